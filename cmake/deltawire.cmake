@@ -1,0 +1,20 @@
+# One static library a folder, with its unit tests beside it.
+
+# deltawire_library(NAME SOURCES a.cc ... TESTS a_test.cc ... DEPS targets ...)
+#   library deltawire_NAME from SOURCES; test program NAME_test from TESTS.
+#   DEPS are public and may only name folders of a lower rank (tools/check_layers.py enforces the includes).
+function(deltawire_library name)
+  cmake_parse_arguments(ARG "" "" "SOURCES;TESTS;DEPS;TEST_DEPS" ${ARGN})
+  add_library(deltawire_${name} STATIC ${ARG_SOURCES})
+  target_compile_features(deltawire_${name} PUBLIC cxx_std_20)
+  target_include_directories(deltawire_${name} PUBLIC ${PROJECT_SOURCE_DIR}/src)
+  target_link_libraries(deltawire_${name} PUBLIC ${ARG_DEPS})
+  set_target_properties(deltawire_${name} PROPERTIES POSITION_INDEPENDENT_CODE ON
+                                                     VISIBILITY_INLINES_HIDDEN ON)
+  if(DELTAWIRE_TESTS AND ARG_TESTS)
+    add_executable(${name}_test ${ARG_TESTS})
+    target_link_libraries(${name}_test PRIVATE deltawire_${name} ${ARG_TEST_DEPS} GTest::gtest_main)
+    gtest_discover_tests(${name}_test TEST_PREFIX "${name}." PROPERTIES LABELS unit TIMEOUT 120
+                         DISCOVERY_TIMEOUT 60)
+  endif()
+endfunction()

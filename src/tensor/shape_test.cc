@@ -1,0 +1,66 @@
+#include "tensor/shape.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+namespace deltawire {
+namespace {
+
+TEST(Shape, CountsAndOverflows) {
+  EXPECT_EQ(ElementCount(Shape{}), 1u);
+  EXPECT_EQ(ElementCount(Shape{3, 0}), 0u);
+  EXPECT_EQ(ElementCount(Shape{2, UINT64_MAX - 1}), std::nullopt);
+  EXPECT_EQ(ElementCount(Shape{0, 1ull << 40, 1ull << 40}), std::nullopt);
+}
+
+TEST(Grid, BlocksCoverEveryElementOnce) {
+  const struct {
+    Shape shape;
+    Grid grid;
+  } cases[] = {
+      {{}, {}},
+      {{0, 5}, {}},
+      {{7, 3}, {0, 2}},
+      {{7, 9}, {1, 4}},
+      {{5}, {0, 5}},
+      {{3, 4, 5}, {2, 3}},
+      {{2, 1u << 21, 2}, {0, 1}},  // one row of axis 0 is above the limit
+  };
+  for (const auto& [shape, grid] : cases) {
+    const auto blocks = GridBlocks(shape, grid);
+    ASSERT_TRUE(blocks) << ShapeText(shape);
+    uint64_t total = 0;
+    for (size_t i = 0; i < blocks->size(); ++i) {
+      const Box& a = (*blocks)[i];
+      EXPECT_TRUE(BoxInside(a, shape));
+      EXPECT_LE(ElementCount(a), kMaxBlockElements);
+      total += ElementCount(a);
+      for (size_t j = 0; j < i; ++j) {
+        const Box& b = (*blocks)[j];
+        bool apart = false;
+        for (size_t d = 0; d < shape.size(); ++d) {
+          apart |= a.start[d] >= b.start[d] + b.size[d] || b.start[d] >= a.start[d] + a.size[d];
+        }
+        EXPECT_TRUE(apart) << BoxText(a) << " meets " << BoxText(b);
+      }
+    }
+    EXPECT_EQ(total, *ElementCount(shape));
+  }
+}
+
+TEST(Grid, RefusesWhatDoesNotFit) {
+  EXPECT_FALSE(GridBlocks({4, 4}, {2, 1}));
+  EXPECT_FALSE(GridBlocks({4, 4}, {0, 5}));
+  EXPECT_FALSE(GridBlocks({4, 4}, {0, 0}));
+  EXPECT_FALSE(GridBlocks({}, {0, 2}));
+}
+
+TEST(Grid, DefaultKeepsSmallTensorsWholeAndCutsLargeOnesEightWays) {
+  EXPECT_EQ(DefaultGrid({1536, 576}), Grid{});
+  EXPECT_EQ(DefaultGrid({49152, 576}), (Grid{0, 8}));
+  EXPECT_EQ(GridBlocks({49152, 576}, {0, 8})->size(), 16u);
+}
+
+}  // namespace
+}  // namespace deltawire
