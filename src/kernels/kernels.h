@@ -16,8 +16,8 @@ enum class Cast : uint8_t {
   kBits16,
   kBits32,
   kBits64,
-  kF32ToBf16,  // round to nearest even; NaN -> 0x7FC0 (as torch's scalar cast)
-  kF32ToF16,   // round to nearest even, overflow -> infinity; NaN -> sign | 0x7E00
+  kF32ToBf16,  // round to nearest even; any NaN -> 0xFFFF, as torch's contiguous CPU cast gives
+  kF32ToF16,   // round to nearest even, overflow -> infinity; NaN -> sign | 0x7E00 | mantissa >> 13 (as F16C)
   kBf16ToF32,  // exact
   kF16ToF32,   // exact; subnormals kept
 };
