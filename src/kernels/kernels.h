@@ -19,7 +19,7 @@ enum class Cast : uint8_t {
   kF32ToBf16,  // round to nearest even; any NaN -> 0xFFFF, as torch's contiguous CPU cast gives
   kF32ToF16,   // round to nearest even, overflow -> infinity; NaN -> sign | 0x7E00 | mantissa >> 13 (as F16C)
   kBf16ToF32,  // exact
-  kF16ToF32,   // exact; subnormals kept
+  kF16ToF32,   // exact; subnormals kept; a signalling NaN becomes quiet (as F16C)
 };
 constexpr uint32_t StoredBytes(Cast cast) {
   switch (cast) {
@@ -101,8 +101,10 @@ struct Table {
 
   // Guarded inversion of one AdamW step: theta, m, v are the float32 values after it; serving BF16 (RNE).
   // Sound: an element in neither list has the same BF16 bits before and after, except members of set Z
-  // (select_small), which the caller compares itself.
-  void (*invert_adamw)(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n, Inverted* out);
+  // (select_small), which the caller compares itself. In the same pass, because theta is in registers:
+  // lanes += digest of the served BF16 bits, with canonical and key as in `digest`.
+  void (*invert_adamw)(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n, uint64_t canonical,
+                       uint64_t key, uint64_t lanes[2], Inverted* out);
 
   // Set Z: positions whose served BF16 is 0x8000 or has a magnitude of 1 ... 0x0100, with the bits.
   uint32_t (*select_small)(Source live, Cast cast, uint32_t n, uint32_t* pos, uint16_t* bits);
