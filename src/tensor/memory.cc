@@ -58,6 +58,10 @@ class FileDescriptor {
 
 }  // namespace
 
+Result<std::shared_ptr<Memory>> Memory::AllocateLike(uint64_t size_bytes) const {
+  return AllocateHost(size_bytes);
+}
+
 std::shared_ptr<Memory> AllocateHost(uint64_t size_bytes) {
   if (size_bytes == 0) return std::make_shared<BorrowedMemory>(nullptr, 0, nullptr);
   void* address = mmap(nullptr, size_bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);

@@ -24,6 +24,11 @@ class Memory {
   virtual uint64_t size_bytes() const = 0;
   // Host: the address of byte 0. Other devices: an opaque value for their kernel table.
   virtual void* handle() const = 0;
+  // The first failure of an operation on this memory since it was created, if its device can fail. Whoever
+  // ran kernels on it asks before it believes their results.
+  virtual Status Check() const { return {}; }
+  // Zero-filled memory on the same device.
+  virtual Result<std::shared_ptr<Memory>> AllocateLike(uint64_t size_bytes) const;
 };
 
 // Zero-filled anonymous host memory.

@@ -1,0 +1,200 @@
+#include "detect/tensor_watch.h"
+
+#include <gtest/gtest.h>
+
+#include <algorithm>
+#include <cmath>
+#include <map>
+
+#include "base/rng.h"
+#include "kernels/adamw_band.h"
+
+namespace deltawire::detect {
+namespace {
+
+const device::Backends kRef = {&kernels::RefTable(), &kernels::RefHostTable(), nullptr};
+
+float Uniform(Rng& rng) { return static_cast<float>(rng.Next() >> 40) / static_cast<float>(1 << 24); }
+
+// One F32 parameter trained by AdamW as torch's single-tensor loop does it, and what a receiver would hold.
+class Trainee {
+ public:
+  Trainee(Method method, uint64_t rows, uint64_t columns, uint64_t seed, const device::Backends& backends = kRef)
+      : rng_(seed), shape_{rows, columns} {
+    const uint64_t n = rows * columns;
+    for (auto* tensor : {&theta_, &m_, &v_}) {
+      *tensor = TensorView::RowMajor(AllocateHost(n * 4), 0, Dtype::kF32, shape_);
+    }
+    for (uint64_t i = 0; i < n; ++i) {
+      Theta()[i] = (Uniform(rng_) - 0.5f) * 0.08f;
+      if (i % 50 == 0) Theta()[i] = 0.0f;
+      if (i % 50 == 1) Theta()[i] = -0.0f;
+      if (i % 50 == 2) Theta()[i] = 1e-39f;
+    }
+    auto made = TensorWatch::Create(backends, {"w", theta_, Dtype::kBf16, *GridBlocks(shape_, {0, 3})}, method, "", 0);
+    EXPECT_TRUE(made);
+    watch_ = *std::move(made);
+    for (uint32_t b = 0; b < Blocks(); ++b) {
+      EXPECT_TRUE(watch_->Start(b));
+      received_[b] = Served(b);
+    }
+  }
+
+  float* Theta() { return static_cast<float*>(theta_.memory->handle()); }
+  TensorWatch& watch() { return *watch_; }
+  uint32_t Blocks() const { return static_cast<uint32_t>(watch_->boxes().size()); }
+  uint64_t Size() const { return shape_[0] * shape_[1]; }
+
+  std::vector<uint16_t> Served(uint32_t block) {
+    std::vector<uint16_t> bits(ElementCount(watch_->boxes()[block]));
+    watch_->ReadBlock(block, {reinterpret_cast<uint8_t*>(bits.data()), bits.size() * 2});
+    return bits;
+  }
+
+  // Trains one step and lets the watch see it.
+  void Step(double lr, double decay = 0.01) {
+    for (uint32_t b = 0; b < Blocks(); ++b) EXPECT_TRUE(watch_->CheckFence(b));
+    ++step_;
+    auto* m = static_cast<float*>(m_.memory->handle());
+    auto* v = static_cast<float*>(v_.memory->handle());
+    const auto bias1 = static_cast<float>(lr / (1 - std::pow(0.9, step_)));
+    const auto bias2 = static_cast<float>(std::sqrt(1 - std::pow(0.999, step_)));
+    for (uint64_t i = 0; i < Size(); ++i) {
+      const float gradient = (Uniform(rng_) - 0.5f) * 1e-3f;
+      Theta()[i] *= static_cast<float>(1 - lr * decay);
+      m[i] += 0.1f * (gradient - m[i]);
+      v[i] = 0.999f * v[i] + 0.001f * gradient * gradient;
+      Theta()[i] -= bias1 * (m[i] / (std::sqrt(v[i]) / bias2 + 1e-8f));
+    }
+    StepRecord record{static_cast<uint64_t>(step_), m_, v_, std::nullopt, ""};
+    const auto band = kernels::MakeAdamwBand({lr, decay, 0.9, 0.999, 1e-8, static_cast<uint64_t>(step_), true});
+    if (band) {
+      record.band = *band;
+    } else {
+      record.refusal = band.error();
+    }
+    watch_->ObserveStep(record);
+    for (uint32_t b = 0; watch_->NeedsInversion() && b < Blocks(); ++b) EXPECT_TRUE(watch_->InvertBlock(b, record));
+  }
+
+  // Applies the collected change to the receiver's copy and compares. Returns how many elements were sent.
+  uint64_t Publish(bool durable = true) {
+    uint64_t sent = 0;
+    std::map<uint32_t, std::vector<uint16_t>> next = received_;
+    for (uint32_t b = 0; b < Blocks(); ++b) {
+      const auto collected = watch_->Collect(b);
+      EXPECT_TRUE(collected) << collected.error().message();
+      const BlockChange& change = *collected;
+      auto& bits = next[b];
+      if (change.dense) std::memcpy(bits.data(), change.dense_bits.data(), change.dense_bits.size());
+      for (size_t i = 0; i < change.changed.size(); ++i) {
+        EXPECT_EQ(bits[change.changed[i]], LoadLe<uint16_t>(change.old_bits.data() + 2 * i));
+        bits[change.changed[i]] = LoadLe<uint16_t>(change.new_bits.data() + 2 * i);
+      }
+      for (size_t i = 0; i < change.uncertain.size(); ++i) {
+        bits[change.uncertain[i]] = LoadLe<uint16_t>(change.uncertain_new.data() + 2 * i);
+      }
+      EXPECT_EQ(bits, Served(b)) << "block " << b;
+      sent += change.dense ? bits.size() : change.changed.size() + change.uncertain.size();
+    }
+    if (durable) {
+      watch_->Confirm();
+      received_ = next;
+    } else {
+      watch_->Abandon();
+    }
+    return sent;
+  }
+
+  int step_ = 0;
+
+ private:
+  SeededRng rng_;
+  Shape shape_;
+  TensorView theta_, m_, v_;
+  std::unique_ptr<TensorWatch> watch_;
+  std::map<uint32_t, std::vector<uint16_t>> received_;
+};
+
+class EveryMethod : public testing::TestWithParam<Method> {};
+
+TEST_P(EveryMethod, PublishedBitsFollowTheTrainerAtAnyInterval) {
+  Trainee trainee(GetParam(), 60, 41, 1);
+  for (const int steps : {1, 1, 2, 4, 0, 7, 1}) {
+    for (int i = 0; i < steps; ++i) trainee.Step(3e-5);
+    trainee.Publish();
+    EXPECT_TRUE(trainee.watch().TakeNotes().empty());
+  }
+}
+
+TEST_P(EveryMethod, AFailedPublishLosesNothing) {
+  Trainee trainee(GetParam(), 60, 41, 2);
+  trainee.Step(1e-4);
+  trainee.Publish(false);
+  trainee.Step(1e-4);
+  trainee.Publish(false);
+  trainee.Publish(false);
+  trainee.Step(1e-4);
+  EXPECT_GT(trainee.Publish(), 0u);
+  EXPECT_EQ(trainee.Publish(), 0u);
+}
+
+TEST_P(EveryMethod, EditsOutsideTheStepArrive) {
+  Trainee trainee(GetParam(), 60, 41, 3);
+  trainee.Step(1e-4);
+  trainee.Theta()[100] = 7.5f;  // after the step, before the publish
+  trainee.Publish();
+  trainee.Theta()[2000] = -3.25f;  // between publish and step
+  trainee.Step(1e-4);
+  trainee.Publish();
+  trainee.Theta()[5] = -trainee.Theta()[5];  // and without any step
+  EXPECT_GT(trainee.Publish(), 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorWatch, EveryMethod,
+                         testing::Values(Method::kInversion, Method::kSnapshot, Method::kFence),
+                         [](const auto& test) { return std::string(MethodName(test.param)); });
+
+TEST(TensorWatch, InversionSendsFewAndCountsWhatItDidNotKnow) {
+  Trainee trainee(Method::kInversion, 200, 500, 4);
+  for (int i = 0; i < 30; ++i) trainee.Step(1e-6);
+  trainee.Publish();
+  trainee.Step(1e-6);
+  EXPECT_LT(trainee.Publish(), trainee.Size() / 10);
+}
+
+TEST(TensorWatch, CounterThatJumpsOrHyperparametersOutsideTheProofGoDense) {
+  Trainee trainee(Method::kInversion, 60, 41, 5);
+  trainee.step_ = 3;  // as if two steps had not been seen
+  trainee.Step(1e-5);
+  EXPECT_EQ(trainee.Publish(), trainee.Size());
+  const auto jumped = trainee.watch().TakeNotes();
+  ASSERT_FALSE(jumped.empty());
+  EXPECT_NE(jumped[0].find("step counter went from 0 to 4"), std::string::npos) << jumped[0];
+  trainee.Step(0.5, 2.0);
+  EXPECT_EQ(trainee.Publish(), trainee.Size());
+  EXPECT_FALSE(trainee.watch().TakeNotes().empty());
+  trainee.Step(1e-6);
+  EXPECT_LT(trainee.Publish(), trainee.Size() / 2);
+}
+
+// A table whose inversion forgets every changed element of a call but the first. The digest of the block tells.
+void ForgetfulInvert(kernels::Source theta, kernels::Source m, kernels::Source v, const kernels::AdamwBand& band,
+                     uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2], kernels::Inverted* out) {
+  kernels::RefTable().invert_adamw(theta, m, v, band, n, canonical, key, lanes, out);
+  out->changed_count = std::min(out->changed_count, 1u);
+  out->uncertain_count = 0;
+}
+
+TEST(TensorWatch, AMissedChangeIsNoticedWhereEveryBaseIsKnown) {
+  kernels::Table forgetful = kernels::RefTable();
+  forgetful.invert_adamw = ForgetfulInvert;
+  const device::Backends backends = {&forgetful, &kernels::RefHostTable(), nullptr};
+  Trainee trainee(Method::kInversion, 60, 41, 6, backends);
+  trainee.Step(1e-4);
+  EXPECT_EQ(trainee.Publish(), trainee.Size());
+  EXPECT_FALSE(trainee.watch().TakeNotes().empty());
+}
+
+}  // namespace
+}  // namespace deltawire::detect

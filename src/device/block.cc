@@ -1,0 +1,316 @@
+#include "device/block.h"
+
+#include <memory>
+
+namespace deltawire::device {
+
+using kernels::Cast;
+using kernels::Source;
+using kernels::Target;
+
+namespace {
+
+// Uninitialised: a page that no result reaches is never touched, so room for every element costs nothing.
+template <class T>
+std::unique_ptr<T[]> Room(uint64_t count) {
+  return std::make_unique_for_overwrite<T[]>(count);
+}
+
+}  // namespace
+
+Block::Block(const Backends& backends, const TensorView& view, const Box& box, Cast cast, uint64_t key)
+    : table_(backends.For(*view.memory)),
+      host_ops_(*backends.host_ops),
+      backends_(backends),
+      view_(view),
+      box_(box),
+      cast_(cast),
+      key_(key),
+      elements_(static_cast<uint32_t>(ElementCount(box))) {
+  const std::vector<int64_t> canonical = RowMajorStrides(view.shape);
+  int64_t memory = 0;
+  first_canonical_ = 0;
+  for (size_t d = 0; d < box.start.size(); ++d) {
+    memory += static_cast<int64_t>(box.start[d]) * view.strides[d];
+    first_canonical_ += box.start[d] * static_cast<uint64_t>(canonical[d]);
+  }
+  first_memory_byte_ = view.offset_bytes + static_cast<uint64_t>(memory) * kernels::StoredBytes(cast);
+
+  // A run takes in the next outer dimension while its elements follow each other both canonically and in
+  // memory.
+  uint64_t length = 1;
+  int64_t stride = 1;
+  size_t d = box.size.size();
+  bool first = true;
+  while (d > 0) {
+    const uint64_t extent = box.size[d - 1];
+    if (extent != 1) {
+      const bool adjacent = first || (static_cast<uint64_t>(canonical[d - 1]) == length &&
+                                      view.strides[d - 1] == stride * static_cast<int64_t>(length));
+      if (!adjacent) break;
+      if (first) {
+        // The innermost dimension that varies may itself be apart canonically (a column of a matrix).
+        if (canonical[d - 1] != 1) break;
+        stride = view.strides[d - 1];
+        first = false;
+      }
+      length *= extent;
+    }
+    --d;
+  }
+  for (size_t outer = 0; outer < d; ++outer) {
+    if (box.size[outer] == 1) continue;
+    outer_.push_back({box.size[outer], static_cast<uint64_t>(canonical[outer]), view.strides[outer]});
+  }
+  run_length_ = elements_ == 0 ? 0 : static_cast<uint32_t>(length);
+  run_stride_ = stride;
+}
+
+template <class F>
+void Block::ForEachRun(F&& f) const {
+  if (elements_ == 0) return;
+  const uint32_t runs = elements_ / run_length_;
+  std::vector<uint64_t> at(outer_.size(), 0);
+  Run run{first_memory_byte_, first_canonical_, 0};
+  const auto width = static_cast<int64_t>(kernels::StoredBytes(cast_));
+  for (uint32_t i = 0; i < runs; ++i) {
+    f(run);
+    run.position += run_length_;
+    for (size_t d = outer_.size(); d-- > 0;) {
+      run.memory_byte += static_cast<uint64_t>(outer_[d].memory_stride * width);
+      run.canonical += outer_[d].canonical_stride;
+      if (++at[d] < outer_[d].extent) break;
+      run.memory_byte -=
+          static_cast<uint64_t>(outer_[d].memory_stride * width * static_cast<int64_t>(at[d]));
+      run.canonical -= outer_[d].canonical_stride * at[d];
+      at[d] = 0;
+    }
+  }
+}
+
+template <class F>
+void Block::ForEachRunOf(std::span<const uint32_t> positions, F&& f) const {
+  size_t first = 0;
+  ForEachRun([&](const Run& run) {
+    size_t end = first;
+    if (run.position + run_length_ == elements_) {
+      end = positions.size();
+    } else {
+      while (end < positions.size() && positions[end] < run.position + run_length_) ++end;
+    }
+    if (end > first) f(run, first, end - first);
+    first = end;
+  });
+}
+
+void Block::Read(MutableByteSpan out) const {
+  ForEachRun([&](const Run& run) {
+    const Source live{view_.memory->handle(), run.memory_byte};
+    uint8_t* to = out.data() + uint64_t{run.position} * served_width();
+    if (run_stride_ == 1) {
+      table_.read(live, cast_, run_length_, to);
+    } else {
+      table_.read_strided(live, cast_, run_stride_, run_length_, to);
+    }
+  });
+}
+
+Digest Block::DigestNow() const {
+  Digest digest;
+  if (run_stride_ == 1) {
+    ForEachRun([&](const Run& run) {
+      table_.digest({view_.memory->handle(), run.memory_byte}, cast_, run_length_,
+                    run.canonical * served_width(), key_, digest.lanes);
+    });
+    return digest;
+  }
+  Bytes bits(uint64_t{elements_} * served_width());
+  Read(bits);
+  return DigestOf(bits);
+}
+
+Digest Block::DigestOf(ByteSpan bits) const {
+  Digest digest;
+  ForEachRun([&](const Run& run) {
+    backends_.host->digest({bits.data(), uint64_t{run.position} * served_width()}, CastOfWidth(served_width()),
+                           run_length_, run.canonical * served_width(), key_, digest.lanes);
+  });
+  return digest;
+}
+
+void Block::CopyTo(const Memory& to, uint64_t offset) const {
+  if (run_stride_ == 1) {
+    ForEachRun([&](const Run& run) {
+      table_.copy({view_.memory->handle(), run.memory_byte}, cast_, run_length_,
+                  {to.handle(), offset + uint64_t{run.position} * served_width()});
+    });
+    return;
+  }
+  Bytes bits(uint64_t{elements_} * served_width());
+  Read(bits);
+  table_.write({to.handle(), offset}, served_width(), elements_, bits.data());
+}
+
+void Block::Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& positions, Bytes& old_bits,
+                    Bytes& new_bits) const {
+  const uint32_t width = served_width();
+  const auto found_at = Room<uint32_t>(elements_);
+  const auto was_bits = Room<uint8_t>(uint64_t{elements_} * width);
+  const auto now_bits = Room<uint8_t>(uint64_t{elements_} * width);
+  uint32_t count = 0;
+  const auto compare = [&](const kernels::Table& table, Source was, Source now, Cast cast, uint32_t n,
+                           uint32_t position) {
+    const uint32_t found =
+        table.compare(was, now, cast, n, found_at.get() + count, was_bits.get() + uint64_t{count} * width,
+                      now_bits.get() + uint64_t{count} * width);
+    for (uint32_t i = 0; position != 0 && i < found; ++i) found_at[count + i] += position;
+    count += found;
+  };
+  if (run_stride_ == 1) {
+    ForEachRun([&](const Run& run) {
+      compare(table_, {old.handle(), offset + uint64_t{run.position} * width},
+              {view_.memory->handle(), run.memory_byte}, cast_, run_length_, run.position);
+    });
+  } else {
+    // Strided tensors are rare and small: both sides are brought to the host.
+    const Cast plain = CastOfWidth(width);
+    Bytes now(uint64_t{elements_} * width);
+    Bytes was(now.size());
+    Read(now);
+    table_.read({old.handle(), offset}, plain, elements_, was.data());
+    compare(*backends_.host, {was.data(), 0}, {now.data(), 0}, plain, elements_, 0);
+  }
+  positions.assign(found_at.get(), found_at.get() + count);
+  old_bits.assign(was_bits.get(), was_bits.get() + uint64_t{count} * width);
+  new_bits.assign(now_bits.get(), now_bits.get() + uint64_t{count} * width);
+}
+
+void Block::Gather(std::span<const uint32_t> positions, MutableByteSpan out) const {
+  const uint32_t width = served_width();
+  const uint64_t stored = kernels::StoredBytes(cast_);
+  ForEachRunOf(positions, [&](const Run& run, size_t first, size_t count) {
+    if (run_stride_ == 1) {
+      // Positions stay relative to the block; the base moves instead (and may wrap: only sums are used).
+      table_.gather({view_.memory->handle(), run.memory_byte - run.position * stored}, cast_,
+                    positions.data() + first, static_cast<uint32_t>(count), out.data() + first * width);
+      return;
+    }
+    for (size_t i = first; i < first + count; ++i) {
+      const int64_t element = run_stride_ * static_cast<int64_t>(positions[i] - run.position);
+      table_.read({view_.memory->handle(), run.memory_byte + static_cast<uint64_t>(element) * stored}, cast_,
+                  1, out.data() + i * width);
+    }
+  });
+}
+
+void Block::SelectSmall(std::vector<uint32_t>& positions, std::vector<uint16_t>& bits) const {
+  positions.clear();
+  bits.clear();
+  const auto found = Room<uint32_t>(run_length_);
+  const auto found_bits = Room<uint16_t>(run_length_);
+  const auto select = [&](const kernels::Table& table, Source live, Cast cast, uint32_t n, uint32_t position) {
+    const uint32_t count = table.select_small(live, cast, n, found.get(), found_bits.get());
+    for (uint32_t i = 0; i < count; ++i) positions.push_back(found[i] + position);
+    bits.insert(bits.end(), found_bits.get(), found_bits.get() + count);
+  };
+  if (run_stride_ == 1) {
+    ForEachRun([&](const Run& run) {
+      select(table_, {view_.memory->handle(), run.memory_byte}, cast_, run_length_, run.position);
+    });
+    return;
+  }
+  Bytes all(uint64_t{elements_} * served_width());
+  Read(all);
+  ForEachRun([&](const Run& run) {
+    select(*backends_.host, {all.data(), uint64_t{run.position} * served_width()}, Cast::kBits16, run_length_,
+           run.position);
+  });
+}
+
+std::vector<float> Block::Stage(const TensorView& view) const {
+  std::vector<float> out(elements_);
+  Block(backends_, view, box_, Cast::kBits32, key_)
+      .Read({reinterpret_cast<uint8_t*>(out.data()), out.size() * sizeof(float)});
+  return out;
+}
+
+Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const kernels::AdamwBand& band,
+                             Digest& digest) const {
+  const auto changed = Room<uint32_t>(elements_);
+  const auto changed_old = Room<uint16_t>(elements_);
+  const auto uncertain = Room<uint32_t>(elements_);
+  const auto uncertain_low = Room<uint16_t>(elements_);
+  const auto uncertain_span = Room<uint8_t>(elements_);
+  kernels::Inverted lists{changed.get(), changed_old.get(),    uncertain.get(), uncertain_low.get(),
+                          uncertain_span.get(), 0, 0};
+  const Block moment1(backends_, m, box_, Cast::kBits32, key_);
+  const Block moment2(backends_, v, box_, Cast::kBits32, key_);
+  const auto one_run = [this](const Block& block) {
+    return block.run_length_ == elements_ && block.run_stride_ == 1;
+  };
+  digest = {};
+  if (one_run(*this) && one_run(moment1) && one_run(moment2)) {
+    table_.invert_adamw({view_.memory->handle(), first_memory_byte_},
+                        {m.memory->handle(), moment1.first_memory_byte_},
+                        {v.memory->handle(), moment2.first_memory_byte_}, band, elements_,
+                        first_canonical_ * served_width(), key_, digest.lanes, &lists);
+  } else {
+    const std::vector<float> theta = Stage(view_);
+    const std::vector<float> m_block = Stage(m);
+    const std::vector<float> v_block = Stage(v);
+    Digest elsewhere;  // the staged block is not at its canonical place
+    backends_.host->invert_adamw({theta.data(), 0}, {m_block.data(), 0}, {v_block.data(), 0}, band, elements_, 0,
+                                 key_, elsewhere.lanes, &lists);
+    digest = DigestNow();
+  }
+  return {{changed.get(), changed.get() + lists.changed_count},
+          {changed_old.get(), changed_old.get() + lists.changed_count},
+          {uncertain.get(), uncertain.get() + lists.uncertain_count},
+          {uncertain_low.get(), uncertain_low.get() + lists.uncertain_count},
+          {uncertain_span.get(), uncertain_span.get() + lists.uncertain_count}};
+}
+
+Digest Block::DigestOfChange(std::span<const uint32_t> positions, ByteSpan old_bits, ByteSpan new_bits) const {
+  Digest digest;
+  const uint64_t width = served_width();
+  ForEachRunOf(positions, [&](const Run& run, size_t first, size_t count) {
+    host_ops_.digest_changes(key_, (run.canonical - run.position) * width, served_width(),
+                             positions.data() + first, static_cast<uint32_t>(count),
+                             old_bits.data() + first * width, new_bits.data() + first * width, digest.lanes);
+  });
+  return digest;
+}
+
+void Block::Scatter(std::span<const uint32_t> positions, ByteSpan bits) const {
+  const uint32_t width = served_width();
+  ForEachRunOf(positions, [&](const Run& run, size_t first, size_t count) {
+    if (run_stride_ == 1) {
+      table_.scatter({view_.memory->handle(), run.memory_byte - uint64_t{run.position} * width}, width,
+                     positions.data() + first, static_cast<uint32_t>(count), bits.data() + first * width);
+      return;
+    }
+    for (size_t i = first; i < first + count; ++i) {
+      const int64_t element = run_stride_ * static_cast<int64_t>(positions[i] - run.position);
+      table_.write({view_.memory->handle(), run.memory_byte + static_cast<uint64_t>(element) * width}, width, 1,
+                   bits.data() + i * width);
+    }
+  });
+}
+
+void Block::Write(ByteSpan bits) const {
+  const uint32_t width = served_width();
+  ForEachRun([&](const Run& run) {
+    if (run_stride_ == 1) {
+      table_.write({view_.memory->handle(), run.memory_byte}, width, run_length_,
+                   bits.data() + uint64_t{run.position} * width);
+      return;
+    }
+    for (uint32_t i = 0; i < run_length_; ++i) {
+      const auto step = static_cast<uint64_t>(run_stride_ * static_cast<int64_t>(i)) * width;
+      table_.write({view_.memory->handle(), run.memory_byte + step}, width, 1,
+                   bits.data() + (uint64_t{run.position} + i) * width);
+    }
+  });
+}
+
+}  // namespace deltawire::device
