@@ -7,7 +7,7 @@
 namespace deltawire::device {
 namespace {
 
-Backends Ref() { return {&kernels::RefTable(), &kernels::RefHostTable(), nullptr}; }
+const Backends kRef = {&kernels::RefTable(), &kernels::RefHostTable(), nullptr};
 
 // A BF16 tensor of `shape` whose strides are those of a larger buffer, and its logical contents.
 struct Case {
@@ -70,7 +70,7 @@ TEST(Block, EveryOperationFollowsLogicalOrderWhateverTheStrides) {
           }
         }
       }
-      const Block block(Ref(), entry.view, box, kernels::Cast::kBits16, key);
+      const Block block(kRef, entry.view, box, kernels::Cast::kBits16, key);
       ASSERT_EQ(block.elements(), expected.size());
       const uint64_t bytes = expected.size() * 2;
       std::vector<uint16_t> read(expected.size());
@@ -113,7 +113,7 @@ TEST(Block, EmptyAndScalarTensors) {
   const auto memory = AllocateHost(4);
   const TensorView scalar = TensorView::RowMajor(memory, 0, Dtype::kF32, {});
   const Box point = WholeBox({});
-  const Block one(Ref(), scalar, point, kernels::Cast::kBits32, 1);
+  const Block one(kRef, scalar, point, kernels::Cast::kBits32, 1);
   EXPECT_EQ(one.elements(), 1u);
   Bytes out(4, 9);
   one.Read(out);
@@ -121,7 +121,7 @@ TEST(Block, EmptyAndScalarTensors) {
 
   const TensorView empty = TensorView::RowMajor(AllocateHost(0), 0, Dtype::kF32, {0, 3});
   const Box whole = WholeBox({0, 3});
-  const Block none(Ref(), empty, whole, kernels::Cast::kBits32, 1);
+  const Block none(kRef, empty, whole, kernels::Cast::kBits32, 1);
   EXPECT_EQ(none.DigestNow(), Digest{});
 }
 
