@@ -38,8 +38,8 @@ enum class FaultKind : uint8_t {
 // the fault was added.
 struct Fault {
   FaultKind kind = FaultKind::kFail;
-  std::optional<StoreOperation> on;  // nullopt: any operation
-  std::string name_contains;         // "": any object
+  std::optional<StoreOperation> on = std::nullopt;  // nullopt: any operation
+  std::string name_contains = {};                   // "": any object
   uint64_t nth = 0;
   uint64_t times = 1;  // kForever: a store that is gone, or a process that died
   Code code = Code::kIo;
