@@ -134,15 +134,16 @@ inline constexpr DigestLeftTable kDigestLeft = [] {
   return table;
 }();
 
+// The word in which only this element stands: `byte` is its offset in the tensor. Reversing the word moves the
+// element to byte 8 - k - width with its own bytes reversed, which is what lane 1 takes.
+inline uint64_t DigestWord(uint64_t bits, uint64_t byte) { return bits << (8 * (byte % 8)); }
+
 inline void DigestElement(uint64_t key, uint64_t byte, uint64_t bits, uint64_t lanes[2]) {
-  const uint64_t word = byte / 8;
-  const uint64_t i = word % kDigestRowWords;
-  const uint64_t b = word / kDigestRowWords;
-  const uint64_t little = bits << (8 * (byte % 8));
-  // Reversed, the element stands at byte 8 - k - width of the word with its own bytes reversed.
-  const uint64_t big = __builtin_bswap64(little);
-  lanes[0] += kDigestLeft.lane[0][i] * DigestRight(key, b, 0) * little;
-  lanes[1] += kDigestLeft.lane[1][i] * DigestRight(key, b, 1) * big;
+  const uint64_t i = byte / 8 % kDigestRowWords;
+  const uint64_t b = byte / 8 / kDigestRowWords;
+  const uint64_t word = DigestWord(bits, byte);
+  lanes[0] += kDigestLeft.lane[0][i] * DigestRight(key, b, 0) * word;
+  lanes[1] += kDigestLeft.lane[1][i] * DigestRight(key, b, 1) * __builtin_bswap64(word);
 }
 
 // ---- guarded inversion of AdamW (docs/numerics.md)
