@@ -13,9 +13,7 @@ class MachineClock final : public Clock {
   int64_t MonotonicNanos() override {
     return std::chrono::nanoseconds(std::chrono::steady_clock::now().time_since_epoch()).count();
   }
-  void SleepMillis(int64_t ms) override {
-    std::this_thread::sleep_for(std::chrono::milliseconds(ms));
-  }
+  void SleepMillis(int64_t ms) override { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 };
 
 }  // namespace

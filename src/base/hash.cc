@@ -31,9 +31,7 @@ Xxh3Stream::Xxh3Stream() : state_(std::make_unique<State>()) {}
 Xxh3Stream::~Xxh3Stream() = default;
 Xxh3Stream::Xxh3Stream(Xxh3Stream&&) noexcept = default;
 Xxh3Stream& Xxh3Stream::operator=(Xxh3Stream&&) noexcept = default;
-void Xxh3Stream::Update(ByteSpan bytes) {
-  XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size());
-}
+void Xxh3Stream::Update(ByteSpan bytes) { XXH3_128bits_update(state_->xxh, bytes.data(), bytes.size()); }
 Hash128 Xxh3Stream::Finish() { return Canonical(XXH3_128bits_digest(state_->xxh)); }
 
 Sha256Digest Sha256(ByteSpan bytes) {
@@ -54,9 +52,7 @@ Sha256Stream::Sha256Stream() : state_(std::make_unique<State>()) {}
 Sha256Stream::~Sha256Stream() = default;
 Sha256Stream::Sha256Stream(Sha256Stream&&) noexcept = default;
 Sha256Stream& Sha256Stream::operator=(Sha256Stream&&) noexcept = default;
-void Sha256Stream::Update(ByteSpan bytes) {
-  EVP_DigestUpdate(state_->context, bytes.data(), bytes.size());
-}
+void Sha256Stream::Update(ByteSpan bytes) { EVP_DigestUpdate(state_->context, bytes.data(), bytes.size()); }
 Sha256Digest Sha256Stream::Finish() {
   Sha256Digest out;
   unsigned size = 0;

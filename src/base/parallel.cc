@@ -9,8 +9,7 @@
 namespace deltawire {
 
 Parallel::Parallel(int threads)
-    : threads_(threads > 0 ? threads
-                           : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
+    : threads_(threads > 0 ? threads : static_cast<int>(std::max(1u, std::thread::hardware_concurrency()))) {}
 
 void Parallel::For(uint64_t count, const std::function<void(uint64_t)>& task) const {
   if (threads_ == 1 || count <= 1) {
@@ -18,9 +17,8 @@ void Parallel::For(uint64_t count, const std::function<void(uint64_t)>& task) co
     return;
   }
   oneapi::tbb::task_arena arena(threads_);
-  arena.execute([&] {
-    oneapi::tbb::parallel_for(uint64_t{0}, count, task, oneapi::tbb::simple_partitioner());
-  });
+  arena.execute(
+      [&] { oneapi::tbb::parallel_for(uint64_t{0}, count, task, oneapi::tbb::simple_partitioner()); });
 }
 
 }  // namespace deltawire

@@ -74,17 +74,16 @@ inline tl::unexpected<Error> Fail(Error error) { return tl::unexpected<Error>(st
 #define DELTAWIRE_CONCAT(a, b) DELTAWIRE_CONCAT_INNER(a, b)
 
 // Returns the error of a Status or Result expression to the caller; discards the value.
-#define DELTAWIRE_TRY(expr)                                              \
-  do {                                                                   \
-    auto deltawire_try = (expr);                                         \
-    if (!deltawire_try)                                                  \
-      return ::deltawire::Fail(std::move(deltawire_try).error());        \
+#define DELTAWIRE_TRY(expr)                                                         \
+  do {                                                                              \
+    auto deltawire_try = (expr);                                                    \
+    if (!deltawire_try) return ::deltawire::Fail(std::move(deltawire_try).error()); \
   } while (false)
 
 // DELTAWIRE_ASSIGN(auto x, F()): x is F()'s value, or F()'s error is returned to the caller.
 #define DELTAWIRE_ASSIGN(lhs, expr) \
   DELTAWIRE_ASSIGN_INNER(DELTAWIRE_CONCAT(deltawire_result_, __LINE__), lhs, expr)
-#define DELTAWIRE_ASSIGN_INNER(tmp, lhs, expr)                   \
-  auto tmp = (expr);                                             \
-  if (!tmp) return ::deltawire::Fail(std::move(tmp).error());    \
+#define DELTAWIRE_ASSIGN_INNER(tmp, lhs, expr)                \
+  auto tmp = (expr);                                          \
+  if (!tmp) return ::deltawire::Fail(std::move(tmp).error()); \
   lhs = *std::move(tmp)

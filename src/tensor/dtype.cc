@@ -10,9 +10,10 @@ struct Entry {
   uint32_t bytes;
 };
 constexpr std::array<Entry, kDtypeCount> kEntries = {{
-    {"BOOL", 1}, {"U8", 1}, {"I8", 1}, {"F8_E5M2", 1}, {"F8_E4M3", 1}, {"F8_E8M0", 1},
-    {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"I16", 2}, {"U16", 2}, {"F16", 2}, {"BF16", 2},
-    {"I32", 4}, {"U32", 4}, {"F32", 4}, {"C64", 8}, {"F64", 8}, {"I64", 8}, {"U64", 8},
+    {"BOOL", 1},    {"U8", 1},          {"I8", 1},          {"F8_E5M2", 1}, {"F8_E4M3", 1},
+    {"F8_E8M0", 1}, {"F8_E4M3FNUZ", 1}, {"F8_E5M2FNUZ", 1}, {"I16", 2},     {"U16", 2},
+    {"F16", 2},     {"BF16", 2},        {"I32", 4},         {"U32", 4},     {"F32", 4},
+    {"C64", 8},     {"F64", 8},         {"I64", 8},         {"U64", 8},
 }};
 
 }  // namespace
@@ -28,8 +29,7 @@ std::optional<Dtype> DtypeFromName(std::string_view name) {
 }
 
 bool IsPlainFloat(Dtype dtype) {
-  return dtype == Dtype::kF16 || dtype == Dtype::kBf16 || dtype == Dtype::kF32 ||
-         dtype == Dtype::kF64;
+  return dtype == Dtype::kF16 || dtype == Dtype::kBf16 || dtype == Dtype::kF32 || dtype == Dtype::kF64;
 }
 
 }  // namespace deltawire

@@ -69,8 +69,7 @@ std::shared_ptr<Memory> AllocateHost(uint64_t size_bytes) {
   return std::make_shared<MappedMemory>(address, size_bytes);
 }
 
-std::shared_ptr<Memory> BorrowHost(void* address, uint64_t size_bytes,
-                                   std::shared_ptr<void> keep_alive) {
+std::shared_ptr<Memory> BorrowHost(void* address, uint64_t size_bytes, std::shared_ptr<void> keep_alive) {
   return std::make_shared<BorrowedMemory>(address, size_bytes, std::move(keep_alive));
 }
 
@@ -80,15 +79,15 @@ Result<std::shared_ptr<Memory>> MapFile(const std::string& path, bool writable) 
     return Fail(errno == ENOENT ? Code::kNotFound : Code::kIo, "can't open {}: {}", path,
                 std::strerror(errno));
   }
-  struct stat info {};
+  struct stat info{};
   if (fstat(file.get(), &info) != 0) {
     return Fail(Code::kIo, "can't stat {}: {}", path, std::strerror(errno));
   }
   if (!S_ISREG(info.st_mode)) return Fail(Code::kInvalidArgument, "{} is not a regular file", path);
   const auto size = static_cast<uint64_t>(info.st_size);
   if (size == 0) return BorrowHost(nullptr, 0);
-  void* address = mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED,
-                       file.get(), 0);
+  void* address =
+      mmap(nullptr, size, writable ? PROT_READ | PROT_WRITE : PROT_READ, MAP_SHARED, file.get(), 0);
   if (address == MAP_FAILED) {
     return Fail(Code::kIo, "can't map {} ({} bytes): {}", path, size, std::strerror(errno));
   }

@@ -19,13 +19,8 @@ TEST(Grid, BlocksCoverEveryElementOnce) {
     Shape shape;
     Grid grid;
   } cases[] = {
-      {{}, {}},
-      {{0, 5}, {}},
-      {{7, 3}, {0, 2}},
-      {{7, 9}, {1, 4}},
-      {{5}, {0, 5}},
-      {{3, 4, 5}, {2, 3}},
-      {{2, 1u << 21, 2}, {0, 1}},  // one row of axis 0 is above the limit
+      {{}, {}},      {{0, 5}, {}},        {{7, 3}, {0, 2}},           {{7, 9}, {1, 4}},
+      {{5}, {0, 5}}, {{3, 4, 5}, {2, 3}}, {{2, 1u << 21, 2}, {0, 1}},  // one row of axis 0 is above the limit
   };
   for (const auto& [shape, grid] : cases) {
     const auto blocks = GridBlocks(shape, grid);

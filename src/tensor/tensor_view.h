@@ -23,8 +23,7 @@ struct TensorView {
 
   bool IsRowMajor() const;
   // Row-major view at an offset.
-  static TensorView RowMajor(std::shared_ptr<Memory> memory, uint64_t offset_bytes, Dtype dtype,
-                             Shape shape);
+  static TensorView RowMajor(std::shared_ptr<Memory> memory, uint64_t offset_bytes, Dtype dtype, Shape shape);
 };
 
 // Errors when an element of the view lies outside its memory.
