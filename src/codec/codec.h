@@ -81,7 +81,8 @@ class Decoder {
   Decoder(Decoder&&) noexcept;
   Decoder& operator=(Decoder&&) noexcept;
 
-  // The counts come from the block table. The stream must be used up exactly. Thread-safe.
+  // The counts come from the block table; for kAbsolute, whose lists are merged, only their sum matters. The
+  // stream must be used up exactly. Thread-safe.
   Result<Decoded> Decode(Coding coding, uint32_t elements, uint32_t width, uint32_t changed,
                          uint32_t uncertain, ByteSpan stream) const;
 
