@@ -4,11 +4,11 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "format/object_names.h"
 #include "format/update_file.h"
 #include "tensor/digest.h"
 
@@ -114,23 +114,5 @@ std::string AnchorManifestText(const AnchorManifest& manifest);
 // 0 does not define are ignored.
 Result<Manifest> ParseManifest(ByteSpan text);
 Result<AnchorManifest> ParseAnchorManifest(ByteSpan text);
-
-// Object names inside a run. Numbers have at least eight digits, so that names sort by number up to
-// 99,999,999.
-//   manifests/00000042.json
-std::string ManifestName(uint64_t number);
-//   updates/00000042/ATTEMPT-part-00003.safetensors
-std::string UpdateName(uint64_t number, std::string_view attempt, uint32_t part);
-//   updates/00000042/ATTEMPT-digests.bin
-std::string DigestTableName(uint64_t number, std::string_view attempt);
-//   anchors/00000040
-std::string AnchorDir(uint64_t number);
-//   anchors/00000040/manifest.json
-std::string AnchorManifestName(uint64_t number);
-//   inventory-HASH.json
-std::string InventoryName(std::string_view hash);
-// The number of a name that ManifestName (AnchorManifestName) makes; nullopt for any other name.
-std::optional<uint64_t> NumberFromManifestName(std::string_view name);
-std::optional<uint64_t> NumberFromAnchorManifestName(std::string_view name);
 
 }  // namespace deltawire::format
