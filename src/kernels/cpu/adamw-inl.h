@@ -65,17 +65,62 @@ HWY_INLINE hn::Mask<DF> MomentsCovered(VF m, VF v) {
   return covered;
 }
 
-// Lanes that are neither kept nor zero.
+// A cheap sufficient condition for "kept": no root, no division, nothing that must round as the reference does.
+// |u| is bounded by s |m| / sqrt(v r), because eps only shrinks it; the estimate of 1 / sqrt(v) is good to 2^-11.
+// What it lets pass, the reference keeps; everything else is decided exactly in Settle. The factor kGrow and the
+// allowance in `spread` exceed every rounding on both sides.
+struct Prefilter {
+  float half;    // t / 2 with t = k2 s / sqrt(r): half (p + |p|) is the update where it points outward
+  float spread;  // t / 2 and the part of the band that grows with the update
+  float slope;   // the part that grows with |theta|, decay included
+  float floor;   // infinite where the bound does not hold: then every element is decided exactly
+};
+constexpr double kGrow = 1 + 0x1p-10;
+constexpr float kSmallestV = 0x1p-100f;  // below it eps dominates the root, unless eps is tiny
+
+HWY_INLINE Prefilter MakePrefilter(const AdamwBand& band) {
+  const double t = kGrow * band.k2 * band.s / std::sqrt(static_cast<double>(band.r));
+  const bool holds = (band.s == 0 || (band.s >= 0x1p-60f && band.s <= 0x1p10f)) && band.eps <= 1 && band.r <= 0x1p14f;
+  return {
+      .half = static_cast<float>(0.5 * t),
+      .spread = static_cast<float>(t * (0.5 + kGrow * band.b + 0x1p-20)),
+      .slope = static_cast<float>(kGrow * (static_cast<double>(band.a) + band.k1)),
+      .floor = holds ? static_cast<float>(kGrow * band.c) : INFINITY,
+  };
+}
+
+struct Screened {
+  uint64_t flagged;  // lanes to decide exactly
+  VU rounded;        // BF16 of theta in the upper halves, right in lanes that are not flagged: these are no ties
+};
+
 template <bool kTinyEps>
-HWY_INLINE uint64_t Flagged(VF theta, VF m, VF v, const AdamwBand& band) {
+HWY_INLINE Screened Screen(VF theta, VF m, VF v, const Prefilter& filter) {
   const DF df;
   const DU du;
-  const Estimate e = Invert(theta, m, v, band);
-  const auto inside = hn::And(hn::Lt(hn::Add(e.outward, e.b), e.outer), hn::Lt(hn::Sub(e.b, e.outward), e.inner));
-  const auto keep = hn::And(inside, MomentsCovered<kTinyEps>(m, v));
-  const VU sizes = hn::And(hn::Or(hn::BitCast(du, theta), hn::BitCast(du, m)), hn::Set(du, 0x7FFFFFFF));
-  const auto zero = hn::RebindMask(df, hn::Eq(sizes, hn::Zero(du)));
-  return MaskBits(df, hn::Or(keep, zero)) ^ ((uint64_t{1} << kLanes) - 1);
+  const VU bits = hn::BitCast(du, theta), m_bits = hn::BitCast(du, m), v_bits = hn::BitCast(du, v);
+  const VU size_mask = hn::Set(du, 0x7FFFFFFF), half_cell = hn::Set(du, 0x8000);
+  const VU rounded = hn::Add(bits, half_cell);
+  const VU cell = hn::And(rounded, hn::Set(du, 0x7FFF0000));
+  const VF a = hn::BitCast(df, hn::And(bits, size_mask));
+  // A tie has inner = 0; a NaN, an infinity, or a magnitude below 0x8000 makes one of them NaN: all flagged.
+  const VF outer = hn::Sub(hn::BitCast(df, hn::Add(cell, half_cell)), a);
+  const VF inner = hn::Sub(a, hn::BitCast(df, hn::Sub(cell, half_cell)));
+
+  const VU m_size = hn::And(m_bits, size_mask);
+  const VF root = hn::ApproximateReciprocalSqrt(hn::Max(hn::Set(df, kSmallestV), v));
+  const VF p_size = hn::Mul(hn::BitCast(df, m_size), root);
+  const VF sign = hn::BitCast(df, hn::AndNot(size_mask, hn::Xor(bits, m_bits)));
+  const VF p = hn::Xor(p_size, sign);
+  const VF common = hn::MulAdd(p_size, hn::Set(df, filter.spread),
+                               hn::MulAdd(a, hn::Set(df, filter.slope), hn::Set(df, filter.floor)));
+  const VF half = hn::Set(df, filter.half);
+  // As unsigned integers, a negative or NaN v is above the limit too.
+  auto kept = hn::And(hn::Lt(hn::MulAdd(p, half, common), outer), hn::Lt(hn::NegMulAdd(p, half, common), inner));
+  kept = hn::And(kept, hn::RebindMask(df, hn::Lt(hn::Max(v_bits, m_size), hn::Set(du, 0x71800000))));
+  if constexpr (kTinyEps) kept = hn::And(kept, hn::Ge(v, hn::Set(df, kSmallestV)));
+  const auto zero = hn::RebindMask(df, hn::Eq(hn::And(hn::Or(bits, m_bits), size_mask), hn::Zero(du)));
+  return {MaskBits(df, hn::Or(kept, zero)) ^ ((uint64_t{1} << kLanes) - 1), rounded};
 }
 
 // BF16 of the float32 next outside of x = middle + sign * half_width, in the low 16 bits of each lane.
@@ -106,83 +151,124 @@ HWY_INLINE VU Bf16Outside(hn::Vec<hn::Repartition<double, DF>> low_half, hn::Vec
   return hn::ShiftRight<16>(RoundToBf16(du, hn::BitCast(du, hn::IfThenElse(step, outside, bits))));
 }
 
-struct Certificates {
-  HWY_ALIGN uint32_t low[kLanes];
-  HWY_ALIGN uint32_t high[kLanes];
-  uint64_t usable;  // lanes whose two ends may be believed
+struct Verdicts {
+  VU low, high;  // BF16 of the two ends of the interval that holds the old value
+  VU served;     // BF16 of theta
+  hn::Mask<DU> changed, uncertain;
+  hn::Mask<DU> neighbours;  // of the uncertain: low and high are one ordinal step apart
 };
 
+// What InvertAdamwElement says, lane by lane.
 template <bool kTinyEps>
-HWY_INLINE void Certify(VF theta, VF m, VF v, const AdamwBand& band, Certificates& out) {
+HWY_INLINE Verdicts Decide(VF theta, VF m, VF v, const AdamwBand& band) {
   const DF df;
   const DU du;
   const hn::Repartition<double, DF> dd;
   const hn::Half<DF> dh;
   const Estimate e = Invert(theta, m, v, band);
-  const auto widen = hn::Set(dd, 1.0001);
-  const auto half_low = hn::Mul(widen, hn::PromoteTo(dd, hn::LowerHalf(dh, e.b)));
-  const auto half_high = hn::Mul(widen, hn::PromoteTo(dd, hn::UpperHalf(dh, e.b)));
-  const auto middle_low = hn::Add(hn::PromoteTo(dd, hn::LowerHalf(dh, theta)), hn::PromoteTo(dd, hn::LowerHalf(dh, e.undone)));
-  const auto middle_high = hn::Add(hn::PromoteTo(dd, hn::UpperHalf(dh, theta)), hn::PromoteTo(dd, hn::UpperHalf(dh, e.undone)));
-  const VU low = Bf16Outside<true>(hn::Sub(middle_low, half_low), hn::Sub(middle_high, half_high));
-  const VU high = Bf16Outside<false>(hn::Add(middle_low, half_low), hn::Add(middle_high, half_high));
-  hn::Store(low, du, out.low);
-  hn::Store(high, du, out.high);
+  const VU bits = hn::BitCast(du, theta), size_mask = hn::Set(du, 0x7FFFFFFF);
+  // theta must be finite and round to a finite value.
+  const auto finite = hn::Lt(hn::And(bits, size_mask), hn::Set(du, 0x7F7F8000));
+  const auto covered = hn::And(finite, hn::RebindMask(du, MomentsCovered<kTinyEps>(m, v)));
+  const auto inside = hn::RebindMask(
+      du, hn::And(hn::Lt(hn::Add(e.outward, e.b), e.outer), hn::Lt(hn::Sub(e.b, e.outward), e.inner)));
+  const auto zero = hn::Eq(hn::And(hn::Or(bits, hn::BitCast(du, m)), size_mask), hn::Zero(du));
+  const auto same = hn::Or(hn::And(covered, inside), zero);
 
-  const VU size_mask = hn::Set(du, 0x7FFF), tiny = hn::Set(du, kBf16SmallMagnitude), infinity = hn::Set(du, 0x7F80);
-  const VU low_size = hn::And(low, size_mask), high_size = hn::And(high, size_mask);
-  const auto sized = hn::And(hn::Gt(hn::Min(low_size, high_size), tiny), hn::Lt(hn::Max(low_size, high_size), infinity));
-  // theta itself must be finite and round to a finite value.
-  const VU magnitude = hn::And(hn::BitCast(du, theta), hn::Set(du, 0x7FFFFFFF));
-  const auto finite = hn::Lt(magnitude, hn::Set(du, 0x7F7F8000));
-  out.usable = MaskBits(du, hn::And(sized, finite)) & MaskBits(df, MomentsCovered<kTinyEps>(m, v));
+  const auto widen = hn::Set(dd, 1.0001);
+  const auto half0 = hn::Mul(widen, hn::PromoteTo(dd, hn::LowerHalf(dh, e.b)));
+  const auto half1 = hn::Mul(widen, hn::PromoteTo(dd, hn::UpperHalf(dh, e.b)));
+  const auto middle0 =
+      hn::Add(hn::PromoteTo(dd, hn::LowerHalf(dh, theta)), hn::PromoteTo(dd, hn::LowerHalf(dh, e.undone)));
+  const auto middle1 =
+      hn::Add(hn::PromoteTo(dd, hn::UpperHalf(dh, theta)), hn::PromoteTo(dd, hn::UpperHalf(dh, e.undone)));
+
+  Verdicts out;
+  out.low = Bf16Outside<true>(hn::Sub(middle0, half0), hn::Sub(middle1, half1));
+  out.high = Bf16Outside<false>(hn::Add(middle0, half0), hn::Add(middle1, half1));
+  out.served = hn::ShiftRight<16>(RoundToBf16(du, bits));
+  const VU bf16_size = hn::Set(du, 0x7FFF);
+  const VU low_size = hn::And(out.low, bf16_size), high_size = hn::And(out.high, bf16_size);
+  const auto sized = hn::And(hn::Gt(hn::Min(low_size, high_size), hn::Set(du, kBf16SmallMagnitude)),
+                             hn::Lt(hn::Max(low_size, high_size), hn::Set(du, 0x7F80)));
+  const auto usable = hn::And(covered, sized);
+  const auto certain = hn::And(usable, hn::Eq(out.low, out.high));
+  out.changed = hn::And(hn::AndNot(same, certain), hn::Ne(out.low, out.served));
+  out.uncertain = hn::AndNot(same, hn::Not(certain));
+  // low <= high as values; with equal signs one ordinal step is one step of the magnitude.
+  const VU apart = hn::Sub(hn::Max(out.low, out.high), hn::Min(out.low, out.high));
+  out.neighbours = hn::And(usable, hn::Eq(apart, hn::Set(du, 1)));
+  return out;
 }
 
-// The flagged elements of one chunk to the result lists.
+// Decides the flagged elements of one chunk, whose first element is `base` of the call. Rounds `served` again
+// where the screen's rounding does not hold.
 template <bool kTinyEps>
-HWY_INLINE void Settle(const uint8_t* theta, const uint8_t* m, const uint8_t* v, const AdamwBand& band, uint32_t base,
-            const uint32_t* flagged, uint32_t count, Inverted* out) {
+HWY_INLINE void Settle(const uint8_t* theta, const uint8_t* m, const uint8_t* v, const AdamwBand& band,
+                       uint32_t base, const uint32_t* flagged, uint32_t count, uint16_t* served, Inverted* out) {
   const DF df;
+  const DU du;
+  const hn::Rebind<uint16_t, DF> d16;
   HWY_ALIGN float lanes[3][kLanes] = {};
-  Certificates certificates;
-  uint32_t changed = out->changed_count, uncertain = out->uncertain_count;
+  HWY_ALIGN uint32_t at[kLanes] = {};
+  HWY_ALIGN uint32_t pos[kLanes];
+  HWY_ALIGN uint16_t bits[kLanes];
   for (uint32_t i = 0; i < count; i += kLanes) {
     const uint32_t batch = count - i < kLanes ? count - i : kLanes;
     for (uint32_t j = 0; j < batch; ++j) {
-      const uint64_t at = uint64_t{flagged[i + j]} * sizeof(float);
-      lanes[0][j] = LoadAs<float>(theta + at);
-      lanes[1][j] = LoadAs<float>(m + at);
-      lanes[2][j] = LoadAs<float>(v + at);
+      at[j] = flagged[i + j];
+      const uint64_t byte = uint64_t{at[j]} * sizeof(float);
+      lanes[0][j] = LoadAs<float>(theta + byte);
+      lanes[1][j] = LoadAs<float>(m + byte);
+      lanes[2][j] = LoadAs<float>(v + byte);
     }
-    Certify<kTinyEps>(hn::Load(df, lanes[0]), hn::Load(df, lanes[1]), hn::Load(df, lanes[2]), band, certificates);
-    for (uint32_t j = 0; j < batch; ++j) {
-      const auto low = static_cast<uint16_t>(certificates.low[j]), high = static_cast<uint16_t>(certificates.high[j]);
-      const bool usable = (certificates.usable >> j) & 1;
-      const bool certain = usable && low == high;
-      const bool differs = low != Bf16FromF32(std::bit_cast<uint32_t>(lanes[0][j]));
-      const bool neighbours = usable && static_cast<int16_t>(Ordinal(high)) - static_cast<int16_t>(Ordinal(low)) == 1;
-      // Both lists have room for every element seen, so the entries are written and then counted or not.
-      const uint32_t position = base + flagged[i + j];
-      out->changed[changed] = position;
-      out->changed_old[changed] = low;
-      changed += certain && differs;
-      if (!certain) {
-        out->uncertain[uncertain] = position;
-        out->uncertain_low[uncertain] = neighbours ? low : 0;
-        out->uncertain_span[uncertain++] = neighbours;
-      }
+    const auto real = hn::FirstN(du, batch);
+    const VF old_theta = hn::Load(df, lanes[0]);
+    const Verdicts verdicts = Decide<kTinyEps>(old_theta, hn::Load(df, lanes[1]), hn::Load(df, lanes[2]), band);
+    const VU position = hn::Add(hn::Load(du, at), hn::Set(du, base));
+
+    const VU screened = hn::ShiftRight<16>(hn::Add(hn::BitCast(du, old_theta), hn::Set(du, 0x8000)));
+    if (HWY_UNLIKELY(!hn::AllFalse(du, hn::And(real, hn::Ne(screened, verdicts.served))))) {
+      for (uint32_t j = 0; j < batch; ++j) served[at[j]] = Bf16FromF32(std::bit_cast<uint32_t>(lanes[0][j]));
+    }
+
+    const auto changed = hn::And(real, verdicts.changed);
+    const auto changed_count = static_cast<uint32_t>(hn::CountTrue(du, changed));
+    const VU changed_pos = hn::Compress(position, changed);
+    const auto changed_old = hn::TruncateTo(d16, hn::Compress(verdicts.low, changed));
+    if (HWY_LIKELY(batch == kLanes)) {
+      // A whole vector fits: these kLanes elements are not in the list yet, and the list has room for all.
+      hn::StoreU(changed_pos, du, out->changed + out->changed_count);
+      hn::StoreU(changed_old, d16, out->changed_old + out->changed_count);
+    } else {
+      hn::Store(changed_pos, du, pos);
+      hn::Store(changed_old, d16, bits);
+      std::memcpy(out->changed + out->changed_count, pos, changed_count * sizeof(uint32_t));
+      std::memcpy(out->changed_old + out->changed_count, bits, changed_count * sizeof(uint16_t));
+    }
+    out->changed_count += changed_count;
+
+    const auto uncertain = hn::And(real, verdicts.uncertain);
+    if (HWY_LIKELY(hn::AllFalse(du, uncertain))) continue;
+    hn::Store(position, du, pos);
+    hn::Store(hn::TruncateTo(d16, verdicts.low), d16, bits);
+    const uint64_t neighbours = MaskBits(du, verdicts.neighbours);
+    for (uint64_t left = MaskBits(du, uncertain); left != 0; left &= left - 1) {
+      const int j = __builtin_ctzll(left);
+      const bool span = (neighbours >> j) & 1;
+      out->uncertain[out->uncertain_count] = pos[j];
+      out->uncertain_low[out->uncertain_count] = span ? bits[j] : 0;
+      out->uncertain_span[out->uncertain_count++] = span;
     }
   }
-  out->changed_count = changed;
-  out->uncertain_count = uncertain;
 }
 
 template <bool kTinyEps>
-HWY_INLINE void InvertAll(const uint8_t* theta, const uint8_t* m, const uint8_t* v, const AdamwBand& band, uint32_t n,
-               uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out) {
+HWY_INLINE void InvertAll(const uint8_t* theta, const uint8_t* m, const uint8_t* v, const AdamwBand& band,
+                          uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out) {
   const DF df;
-  const DU du;
   const hn::Repartition<uint16_t, DF> d16;
+  const Prefilter filter = MakePrefilter(band);
   HWY_ALIGN uint32_t flagged[kChunk];
   HWY_ALIGN uint16_t served[kChunk];
   for (uint32_t start = 0; start < n; start += kChunk) {
@@ -197,23 +283,22 @@ HWY_INLINE void InvertAll(const uint8_t* theta, const uint8_t* m, const uint8_t*
           PrefetchAhead(m + at + line);
           PrefetchAhead(v + at + line);
         }
-        const VF theta0 = LoadBytes(df, theta + at), theta1 = LoadBytes(df, theta + next);
-        word |= Flagged<kTinyEps>(theta0, LoadBytes(df, m + at), LoadBytes(df, v + at), band) << j;
-        word |= Flagged<kTinyEps>(theta1, LoadBytes(df, m + next), LoadBytes(df, v + next), band) << (j + kLanes);
-        const VU low = RoundToBf16(du, hn::BitCast(du, theta0)), high = RoundToBf16(du, hn::BitCast(du, theta1));
-        hn::StoreU(hn::ConcatOdd(d16, hn::BitCast(d16, high), hn::BitCast(d16, low)), d16, served + i + j);
+        const Screened low =
+            Screen<kTinyEps>(LoadBytes(df, theta + at), LoadBytes(df, m + at), LoadBytes(df, v + at), filter);
+        const Screened high =
+            Screen<kTinyEps>(LoadBytes(df, theta + next), LoadBytes(df, m + next), LoadBytes(df, v + next), filter);
+        word |= low.flagged << j | high.flagged << (j + kLanes);
+        hn::StoreU(hn::ConcatOdd(d16, hn::BitCast(d16, high.rounded), hn::BitCast(d16, low.rounded)), d16,
+                   served + i + j);
       }
       count = AppendFullWord(word, i, flagged, count);
     }
     for (; i < size; ++i) {
-      const uint64_t at = uint64_t{i} * sizeof(float);
-      const auto bits = LoadAs<float>(theta + at);
-      served[i] = Bf16FromF32(std::bit_cast<uint32_t>(bits));
-      const AdamwVerdict verdict = InvertAdamwElement(bits, LoadAs<float>(m + at), LoadAs<float>(v + at), band);
-      if (verdict.kind != AdamwVerdict::kSame) flagged[count++] = i;
+      served[i] = Bf16FromF32(LoadAs<uint32_t>(theta + uint64_t{i} * sizeof(float)));
+      flagged[count++] = i;
     }
+    Settle<kTinyEps>(theta, m, v, band, start, flagged, count, served, out);
     DigestBytes(reinterpret_cast<const uint8_t*>(served), uint64_t{size} * 2, canonical, key, lanes);
-    Settle<kTinyEps>(theta, m, v, band, start, flagged, count, out);
     const uint64_t bytes = uint64_t{size} * sizeof(float);
     theta += bytes;
     m += bytes;
