@@ -114,7 +114,13 @@ Status TensorWatch::InvertBlock(uint32_t block, const StepRecord& record) {
   return live().memory->Check();
 }
 
-void TensorWatch::MarkUnknown(std::string why) {
+void TensorWatch::CheckStep(uint64_t step) {
+  if (method_ != Method::kInversion || step == last_step_) return;
+  MarkUnknown(fmt::format("its step counter is {}, the last observed step was {}", step, last_step_));
+  last_step_ = step;
+}
+
+void TensorWatch::MarkUnknown(const std::string& why) {
   for (BlockState& state : blocks_) {
     state.pending.clear();
     state.pending_unknown = true;
@@ -243,7 +249,9 @@ void TensorWatch::Abandon() {
 
 Digest TensorWatch::Recompute(uint32_t block) const { return At(block).DigestNow(); }
 
-void TensorWatch::ReadBlock(uint32_t block, MutableByteSpan out) const { At(block).Read(out); }
+void TensorWatch::ReadBox(const Box& box, MutableByteSpan out) const {
+  device::Block(backends_, tensor_.live, box, cast_, key_).Read(out);
+}
 
 uint64_t TensorWatch::memory_bytes() const {
   uint64_t bytes = snapshot_ ? snapshot_->size_bytes() : 0;

@@ -71,9 +71,9 @@ class TensorWatch {
   bool NeedsInversion() const { return invert_; }
   Status InvertBlock(uint32_t block, const StepRecord& record);
 
-  // Something that only the caller can know (an unobserved step): all pending blocks are sent dense.
-  void MarkUnknown(std::string why);
-  uint64_t last_step() const { return last_step_; }
+  // At publish: the counter that the optimizer has now. One that is not the last observed means that steps
+  // went by unseen: every block becomes unknown. kInversion only, others ignore it.
+  void CheckStep(uint64_t step);
 
   // What turns the published bits into the present ones. Moves pending to in flight; the previous
   // version must be confirmed or abandoned first. DigestAt(block) is then the present digest.
@@ -89,7 +89,9 @@ class TensorWatch {
 
   // Digest of the present bits, touching nothing. Full read of the present bits.
   Digest Recompute(uint32_t block) const;
-  void ReadBlock(uint32_t block, MutableByteSpan out) const;
+  void ReadBlock(uint32_t block, MutableByteSpan out) const { ReadBox(tensor_.blocks[block], out); }
+  // Served bits of any box of at most kMaxBlockElements.
+  void ReadBox(const Box& box, MutableByteSpan out) const;
 
   // Host and device bytes that this watch holds beyond the tensor itself.
   uint64_t memory_bytes() const;
@@ -114,6 +116,7 @@ class TensorWatch {
   TensorWatch(const device::Backends& backends, WatchedTensor tensor, Method method, std::string reason,
               uint64_t start_step, kernels::Cast cast);
   device::Block At(uint32_t block) const;
+  void MarkUnknown(const std::string& why);
   BlockChange Dense(uint32_t block) const;
   BlockChange FromLog(const device::Block& at, const ChangeLog& log) const;
 

@@ -1,0 +1,44 @@
+// A checkpoint folder (or file) on disk as a receiver: patched in place, old or new after a crash at any byte.
+#pragma once
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "pubsub/checkpoint.h"
+#include "pubsub/subscriber.h"
+
+namespace deltawire::pubsub {
+
+// Keeps FOLDER/.deltawire (for a file: FILE.deltawire): `lock` (one process at a time), `state.json` (run, number,
+// digest of what the files hold) and, during a commit, `journal` (every new bit, hashed, written and synced before
+// the first write to the checkpoint). Readers of the files should not load while a commit runs.
+class FolderTarget final : public CommitObserver {
+ public:
+  // Finishes an interrupted commit: a complete journal is applied again (it holds absolute bits), an incomplete one
+  // is dropped because nothing was written then. kExists when another process holds the lock.
+  static Result<std::unique_ptr<FolderTarget>> Open(const std::string& path);
+  ~FolderTarget() override;
+
+  // Tensors of the mapped files. Valid as long as this object.
+  std::vector<TargetTensor> Targets() const;
+  // Whether Open completed a commit that a crash had interrupted.
+  bool recovered() const { return recovered_; }
+
+  Status BeforeCommit(const delta::Replica& replica, const format::Inventory& inventory,
+                      const delta::GridIndex& grid, const Version& version) override;
+  Status AfterCommit(const std::string& run, const Version& version) override;
+
+ private:
+  FolderTarget() = default;
+  Status Lock();
+  Status Recover();
+  Status WriteState(const std::string& run, uint64_t number, const std::string& digest);
+
+  std::string state_folder_;
+  Checkpoint checkpoint_;
+  int lock_ = -1;
+  bool recovered_ = false;
+};
+
+}  // namespace deltawire::pubsub

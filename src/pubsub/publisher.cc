@@ -1,0 +1,380 @@
+#include "pubsub/publisher.h"
+
+#include <algorithm>
+#include <future>
+#include <map>
+#include <numeric>
+
+#include "pubsub/anchor_io.h"
+#include "pubsub/coding_name.h"
+#include "pubsub/publisher_collected.h"
+
+namespace deltawire::pubsub {
+namespace {
+
+constexpr int kCommitTries = 5;
+constexpr int64_t kFirstRetryMs = 50;
+
+std::string CastText(Dtype stored, Dtype served) {
+  if (stored == served) return "none";
+  return fmt::format("{}->{}", DtypeName(stored), DtypeName(served));
+}
+
+}  // namespace
+
+struct Publisher::Background {
+  std::future<Status> done;
+};
+
+Publisher::Publisher(PublisherOptions options, format::Inventory inventory)
+    : options_(std::move(options)),
+      inventory_(std::move(inventory)),
+      inventory_hash_(format::InventoryHash(inventory_)),
+      grid_(inventory_) {}
+
+Publisher::~Publisher() {
+  if (background_) background_->done.wait();
+}
+
+Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options, std::vector<PublishedTensor> tensors) {
+  format::Inventory inventory;
+  inventory.cast_rule = options.cast_rule;
+  for (const auto& tensor : tensors) {
+    std::vector<std::string> aliases = tensor.aliases;
+    std::sort(aliases.begin(), aliases.end());
+    inventory.tensors.push_back({.name = tensor.name,
+                                 .aliases = std::move(aliases),
+                                 .dtype = tensor.served,
+                                 .shape = tensor.live.shape,
+                                 .grid = DefaultGrid(tensor.live.shape),
+                                 .cast = CastText(tensor.live.dtype, tensor.served)});
+  }
+  std::sort(inventory.tensors.begin(), inventory.tensors.end(),
+            [](const auto& a, const auto& b) { return a.name < b.name; });
+  DELTAWIRE_TRY(format::CheckInventory(inventory));
+
+  if (options.continuity && options.run.empty()) options.run = options.continuity->run;
+  if (options.continuity && options.run != options.continuity->run) {
+    return Fail(Code::kWrongRun, "the saved state belongs to run {}, not {}", options.continuity->run, options.run);
+  }
+  if (options.run.empty() && !options.resume) options.run = options.rng->HexId(32);
+
+  std::unique_ptr<Publisher> publisher(new Publisher(std::move(options), std::move(inventory)));
+  Publisher& self = *publisher;
+  const sync::CatalogWriter::Options writer_options{.run = self.options_.run,
+                                                    .writer = self.options_.rng->HexId(32),
+                                                    .single_writer = self.options_.single_writer};
+  if (self.options_.resume) {
+    DELTAWIRE_ASSIGN(self.writer_, sync::CatalogWriter::Resume(self.options_.store, writer_options,
+                                                               *self.options_.clock, *self.options_.rng));
+  } else {
+    DELTAWIRE_ASSIGN(self.writer_, sync::CatalogWriter::Create(self.options_.store, writer_options,
+                                                               *self.options_.clock, *self.options_.rng));
+  }
+  DELTAWIRE_TRY(self.Watch(std::move(tensors)));
+  const Stopwatch watch(*self.options_.clock);
+  DELTAWIRE_ASSIGN(self.opened_, self.options_.resume ? self.PublishResumed() : self.PublishZero());
+  self.opened_.seconds = watch.Seconds();
+  return publisher;
+}
+
+Status Publisher::Watch(std::vector<PublishedTensor> tensors) {
+  std::map<std::string, uint32_t> order;
+  for (uint32_t i = 0; i < inventory_.tensors.size(); ++i) order[inventory_.tensors[i].name] = i;
+  watches_.resize(tensors.size());
+  for (PublishedTensor& tensor : tensors) {
+    const uint32_t i = order[tensor.name];
+    index_.push_back(i);
+    DELTAWIRE_ASSIGN(watches_[i],
+                     detect::TensorWatch::Create(options_.backends,
+                                                 {tensor.name, std::move(tensor.live), tensor.served, grid_.boxes(i)},
+                                                 tensor.method, std::move(tensor.reason), tensor.start_step));
+  }
+  return ForEachBlock([](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.Start(block); });
+}
+
+Status Publisher::ForEachBlock(const BlockTask& task) {
+  const auto& places = grid_.places();
+  std::vector<Status> statuses(places.size());
+  options_.parallel.For(places.size(), [&](uint64_t i) {
+    statuses[i] = task(*watches_[places[i].tensor], places[i].tensor, places[i].block);
+  });
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!statuses[i]) return Fail(statuses[i].error().Within("tensor " + inventory_.tensors[places[i].tensor].name));
+  }
+  return {};
+}
+
+uint64_t Publisher::memory_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& watch : watches_) bytes += watch->memory_bytes();
+  return bytes;
+}
+
+Status Publisher::BeforeStep() {
+  return ForEachBlock([](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.CheckFence(block); });
+}
+
+Status Publisher::AfterStep(const std::vector<TensorStep>& steps) {
+  ++steps_;
+  std::vector<const detect::StepRecord*> record_of(watches_.size(), nullptr);
+  std::vector<detect::StepRecord> records;
+  records.reserve(steps.size());
+  for (const TensorStep& step : steps) {
+    const uint32_t tensor = index_[step.tensor];
+    detect::StepRecord record{step.hyper.step, step.m, step.v, std::nullopt, step.refusal};
+    if (record.refusal.empty()) {
+      const auto band = kernels::MakeAdamwBand(step.hyper);
+      if (band) {
+        record.band = *band;
+      } else {
+        record.refusal = band.error();
+      }
+    }
+    watches_[tensor]->ObserveStep(record);
+    if (!watches_[tensor]->NeedsInversion()) continue;
+    records.push_back(std::move(record));
+    record_of[tensor] = &records.back();
+  }
+  return ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+    if (record_of[tensor] == nullptr) return {};
+    return watch.InvertBlock(block, *record_of[tensor]);
+  });
+}
+
+void Publisher::CheckSteps(const std::vector<uint64_t>& steps) {
+  for (size_t i = 0; i < steps.size(); ++i) watches_[index_[i]]->CheckStep(steps[i]);
+}
+
+Result<Publisher::Collected> Publisher::CollectChanges() {
+  std::vector<std::vector<BlockChange>> changes(watches_.size());
+  for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(grid_.boxes(i).size());
+  in_flight_ = true;
+  steps_in_flight_ = std::exchange(steps_, 0);
+  DELTAWIRE_TRY(ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+    DELTAWIRE_ASSIGN(changes[tensor][block], watch.Collect(block));
+    return {};
+  }));
+
+  Collected out;
+  for (uint32_t i = 0; i < watches_.size(); ++i) {
+    detect::TensorWatch& watch = *watches_[i];
+    delta::ChangedTensor tensor{i, {}, {}};
+    for (uint32_t b = 0; b < changes[i].size(); ++b) {
+      tensor.after += watch.DigestAt(b);
+      if (!changes[i][b].empty()) tensor.blocks.push_back({b, std::move(changes[i][b]), watch.DigestAt(b)});
+    }
+    out.digest += tensor.after;
+    for (std::string& note : watch.TakeNotes()) out.notes.push_back(fmt::format("tensor {}: {}", watch.name(), note));
+    out.Add(std::move(tensor), grid_);
+  }
+  return out;
+}
+
+Result<std::vector<delta::EncodedUpdate>> Publisher::Encode(const Collected& collected, const format::BaseRef& base,
+                                                            uint64_t number) const {
+  format::UpdateHeader header;
+  header.run = writer_->run();
+  header.number = number;
+  if (base.kind == format::BaseRef::Kind::kVersion) header.base = base.number;
+  header.writer = writer_->writer();
+  header.inventory = inventory_hash_;
+  header.base_digest = base.digest;
+  header.digest = collected.digest;
+  std::vector<delta::EncodedUpdate> updates;
+  for (const codec::Coding coding : options_.codings) {
+    DELTAWIRE_ASSIGN(auto update, delta::EncodeUpdate(header, inventory_, grid_, collected.tensors, coding,
+                                                      format::EmbedInventory::kNo, options_.parallel));
+    updates.push_back(std::move(update));
+  }
+  return updates;
+}
+
+format::Manifest Publisher::MakeManifest(const Collected& collected, format::BaseRef base) const {
+  format::Manifest manifest;
+  manifest.inventory = inventory_hash_;
+  manifest.digest = collected.digest;
+  manifest.steps = steps_in_flight_;
+  manifest.base = std::move(base);
+  manifest.counts = collected.counts;
+  std::map<std::pair<std::string, std::string>, format::DetectorUse> uses;
+  for (const auto& watch : watches_) {
+    const std::string name(detect::MethodName(watch->method()));
+    auto& use = uses[{name, watch->reason()}];
+    use.detector = name;
+    use.reason = watch->reason();
+    ++use.tensors;
+    use.elements += *ElementCount(watch->live().shape);
+  }
+  for (auto& [key, use] : uses) manifest.detectors.push_back(std::move(use));
+  return manifest;
+}
+
+Result<Version> Publisher::Upload(const format::Manifest& prepared, const std::vector<delta::EncodedUpdate>& updates,
+                                  bool anchor) {
+  Clock& clock = *options_.clock;
+  Stopwatch stage(clock);
+  format::Manifest manifest = prepared;
+  DELTAWIRE_ASSIGN(const auto attempt, writer_->BeginVersion(writer_->next_number()));
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < updates.size(); ++i) {
+    const delta::EncodedUpdate& update = updates[i];
+    const ByteSpan pieces[] = {update.frame.head, update.blocks, update.frame.tail};
+    DELTAWIRE_ASSIGN(format::ObjectRef object, attempt->PutPart(pieces));
+    bytes += object.bytes;
+    manifest.parts.push_back(
+        {std::move(object), std::string(CodingName(options_.codings[i])), update.frame.table});
+  }
+  // So that errors can name a tensor, all tensors' digests stand beside version 0 and every anchor.
+  if (anchor || attempt->number() == 0) {
+    DELTAWIRE_ASSIGN(manifest.tensor_digests, attempt->PutTensorDigests(TensorDigests()));
+    bytes += manifest.tensor_digests->bytes;
+  }
+  DELTAWIRE_ASSIGN(const sync::VersionRecord record, attempt->Seal(std::move(manifest)));
+  Version version = VersionFromManifest(record.manifest);
+  version.bytes = bytes;
+  version.stages.emplace_back("write", stage.Seconds());
+  if (anchor) {
+    stage = Stopwatch(clock);
+    DELTAWIRE_TRY(WriteAnchorOf(record));
+    version.stages.emplace_back("anchor", stage.Seconds());
+  }
+  stage = Stopwatch(clock);
+  DELTAWIRE_TRY(CommitRetrying(*attempt));
+  version.stages.emplace_back("commit", stage.Seconds());
+  return version;
+}
+
+Status Publisher::CommitRetrying(sync::VersionAttempt& attempt) {
+  int64_t wait_ms = kFirstRetryMs;
+  for (int tries = 1;; ++tries) {
+    const Status status = attempt.Commit();
+    if (status || status.error().code() != Code::kIo || tries == kCommitTries) return status;
+    options_.clock->SleepMillis(wait_ms);
+    wait_ms *= 2;
+  }
+}
+
+Status Publisher::Finish(Status uploaded) {
+  if (!uploaded && writer_->unsettled()) return uploaded;  // unclear: decided by the next publish
+  for (const auto& watch : watches_) {
+    if (uploaded) {
+      watch->Confirm();
+    } else {
+      watch->Abandon();
+    }
+  }
+  if (!uploaded) steps_ += steps_in_flight_;
+  in_flight_ = false;
+  return uploaded;
+}
+
+Status Publisher::Flush() {
+  if (background_) {
+    Status uploaded = background_->done.get();
+    background_.reset();
+    DELTAWIRE_TRY(Finish(std::move(uploaded)));
+  }
+  if (in_flight_) {
+    DELTAWIRE_ASSIGN(const auto settled, writer_->Settle());
+    // Settled without a version: the outcome is known now and is not an error of this call.
+    if (settled) return Finish({});
+    (void)Finish(Fail(Code::kIo, "the version was not published"));
+  }
+  return {};
+}
+
+Result<Version> Publisher::Publish(bool durable) {
+  Clock& clock = *options_.clock;
+  const Stopwatch total(clock);
+  DELTAWIRE_TRY(Flush());
+  Stopwatch stage(clock);
+  auto collected = CollectChanges();
+  if (!collected) return Fail(Finish(Fail(collected.error())).error());
+  const double detect_seconds = stage.Seconds();
+  stage = Stopwatch(clock);
+
+  const sync::VersionRecord& newest = *writer_->newest();
+  const uint64_t number = writer_->next_number();
+  const format::BaseRef base{.kind = format::BaseRef::Kind::kVersion,
+                             .number = newest.number(),
+                             .manifest = newest.sha256,
+                             .digest = newest.manifest.digest};
+  auto updates = Encode(*collected, base, number);
+  if (!updates) return Fail(Finish(Fail(updates.error())).error());
+  const double encode_seconds = stage.Seconds();
+  const format::Manifest manifest = MakeManifest(*collected, base);
+  const bool anchor = AnchorDue(number);
+
+  Version version = VersionFromManifest(manifest);
+  version.number = number;
+  if (durable || anchor) {  // an anchor is read from the live weights, which move after this call
+    auto uploaded = Upload(manifest, *updates, anchor);
+    DELTAWIRE_TRY(Finish(uploaded ? Status{} : Status(Fail(uploaded.error()))));
+    version = *std::move(uploaded);
+  } else {
+    for (const auto& update : *updates) version.bytes += update.size_bytes();
+    background_ = std::make_unique<Background>();
+    background_->done = std::async(std::launch::async, [this, manifest, moved = *std::move(updates)]() -> Status {
+      DELTAWIRE_TRY(Upload(manifest, moved, false));
+      return {};
+    });
+  }
+  version.stages.insert(version.stages.begin(), {{"detect", detect_seconds}, {"encode", encode_seconds}});
+  version.notes = std::move(collected->notes);
+  for (const std::string& note : version.notes) options_.log->Log(LogLevel::kInfo, note);
+  version.seconds = total.Seconds();
+  return version;
+}
+
+bool Publisher::AnchorDue(uint64_t number) const {
+  return options_.anchor_every != 0 && number % options_.anchor_every == 0;
+}
+
+std::vector<Digest> Publisher::TensorDigests() const {
+  std::vector<Digest> digests(watches_.size());
+  for (const auto [tensor, block] : grid_.places()) {
+    digests[tensor] += in_flight_ ? watches_[tensor]->DigestAt(block) : watches_[tensor]->PublishedDigest(block);
+  }
+  return digests;
+}
+
+Status Publisher::WriteAnchorOf(const sync::VersionRecord& record) {
+  DELTAWIRE_ASSIGN(const auto anchor, writer_->BeginAnchor(record));
+  const auto read = [this](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
+    watches_[tensor]->ReadBox(box, bits);
+    return {};
+  };
+  DELTAWIRE_TRY(WriteAnchorTensors(*anchor, inventory_, read, options_.anchor_shard_bytes));
+  for (const auto& [name, bytes] : options_.anchor_files) DELTAWIRE_TRY(anchor->PutFile(name, bytes));
+  DELTAWIRE_TRY(anchor->PutTensorDigests(TensorDigests()));
+  return anchor->Commit();
+}
+
+Status Publisher::WriteAnchor() {
+  DELTAWIRE_TRY(Flush());
+  std::vector<uint8_t> moved(watches_.size(), 0);
+  DELTAWIRE_TRY(ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+    if (watch.Recompute(block) != watch.PublishedDigest(block)) moved[tensor] = 1;
+    return {};
+  }));
+  const auto count = std::accumulate(moved.begin(), moved.end(), uint64_t{0});
+  if (count != 0) {
+    return Fail(Code::kInvalidArgument,
+                "{} tensors have changed since version {} was published; call anchor() right after publish()", count,
+                writer_->newest()->number());
+  }
+  return WriteAnchorOf(*writer_->newest());
+}
+
+Result<Continuity> Publisher::state() {
+  DELTAWIRE_TRY(Flush());
+  std::vector<Digest> digests(grid_.places().size());
+  options_.parallel.For(digests.size(), [&](uint64_t i) {
+    digests[i] = watches_[grid_.places()[i].tensor]->Recompute(grid_.places()[i].block);
+  });
+  return Continuity{writer_->run(), writer_->newest()->number(),
+                    std::accumulate(digests.begin(), digests.end(), Digest{})};
+}
+
+}  // namespace deltawire::pubsub
