@@ -1,5 +1,5 @@
-// Bits packed least significant first: bit i of the stream is bit i % 8 of byte i / 8. A stream is padded with
-// zero bits to a whole byte.
+// Bits packed least significant first: bit i of the stream is bit i % 8 of byte i / 8. A stream is padded
+// with zero bits to a whole byte.
 #pragma once
 
 #include <cstdint>
@@ -9,40 +9,69 @@
 
 namespace deltawire::codec {
 
+// Appends in batches: a Batch is plain data that a loop can keep in registers, without a bounds check for
+// each number.
 class BitWriter {
  public:
-  // The low `count` bits of value (higher ones must be zero). count <= 56.
-  void Put(uint64_t value, unsigned count) {
-    if (at_ + 8 > buffer_.size()) buffer_.resize(2 * buffer_.size() + 64);
-    pending_ |= value << used_;
-    StoreLe(pending_, buffer_.data() + at_);
-    used_ += count;
-    at_ += used_ >> 3;
-    pending_ >>= used_ & ~7u;
-    used_ &= 7;
-  }
-  // As Put, for count <= 64.
-  void PutLong(uint64_t value, unsigned count) {
-    if (count > 32) {
+  class Batch {
+   public:
+    // The low `count` bits of value (higher ones must be zero). count <= 56.
+    void Put(uint64_t value, unsigned count) {
+      pending_ |= value << used_;
+      StoreLe(pending_, out_);
+      used_ += count;
+      out_ += used_ >> 3;
+      pending_ >>= used_ & ~7u;
+      used_ &= 7;
+    }
+    // As Put, for count <= 64.
+    void PutLong(uint64_t value, unsigned count) {
+      if (count <= 32) return Put(value, count);
       Put(value & 0xFFFFFFFFu, 32);
       Put(value >> 32, count - 32);
-    } else {
-      Put(value, count);
     }
+
+   private:
+    friend class BitWriter;
+    uint8_t* out_;
+    uint64_t pending_;
+    unsigned used_;  // bits of pending_, always < 8 between calls
+  };
+
+  // Room for at most that many bits. One batch at a time; Commit ends it.
+  Batch Begin(uint64_t most_bits) {
+    buffer_.resize(size_ + most_bits / 8 + 16);
+    Batch batch;
+    batch.out_ = buffer_.data() + size_;
+    batch.pending_ = pending_;
+    batch.used_ = used_;
+    return batch;
+  }
+  void Commit(const Batch& batch) {
+    size_ = static_cast<size_t>(batch.out_ - buffer_.data());
+    pending_ = batch.pending_;
+    used_ = batch.used_;
   }
 
-  uint64_t bit_count() const { return 8 * uint64_t{at_} + used_; }
+  // One number, count <= 56. For the few that are not written in a loop.
+  void Put(uint64_t value, unsigned count) {
+    Batch batch = Begin(count);
+    batch.Put(value, count);
+    Commit(batch);
+  }
+
+  uint64_t bit_count() const { return 8 * uint64_t{size_} + used_; }
   // Appends the padded stream to out.
   void AppendTo(Bytes& out) const {
-    out.insert(out.end(), buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(at_));
+    out.insert(out.end(), buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(size_));
     if (used_ > 0) out.push_back(static_cast<uint8_t>(pending_));
   }
 
  private:
   Bytes buffer_;
-  size_t at_ = 0;
-  unsigned used_ = 0;  // bits of pending_, always < 8 between calls
+  size_t size_ = 0;
   uint64_t pending_ = 0;
+  unsigned used_ = 0;
 };
 
 // Reads past the end give zeros; the caller asks UsedUpExactly() at the end, so that the loops need no check.

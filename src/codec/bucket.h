@@ -28,8 +28,6 @@ constexpr Bucketed ToBucket(uint64_t value) {
 
 constexpr unsigned BucketExtraBits(unsigned bucket) { return bucket / 4; }
 // The smallest value of a bucket < kMagnitudeBuckets.
-constexpr uint64_t BucketBase(unsigned bucket) {
-  return (uint64_t{4 + bucket % 4} << (bucket / 4)) - 4;
-}
+constexpr uint64_t BucketBase(unsigned bucket) { return (uint64_t{4 + bucket % 4} << (bucket / 4)) - 4; }
 
 }  // namespace deltawire::codec

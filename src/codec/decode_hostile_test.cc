@@ -177,8 +177,8 @@ TEST(DecodeHostile, ForeignAndEmptyTables) {
   ASSERT_TRUE(none);
   for (const Coding coding : kCodings) {
     const Part part = EncodePart(coding, blocks);
-    const auto foreign = Decoder::Open(
-        EncodePart(coding == Coding::kStep ? Coding::kAbsolute : Coding::kStep, blocks).tables);
+    const auto foreign =
+        Decoder::Open(EncodePart(coding == Coding::kStep ? Coding::kAbsolute : Coding::kStep, blocks).tables);
     ASSERT_TRUE(foreign);
     for (size_t i = 0; i < blocks.size(); ++i) {
       ExpectCorruptOrValid(*foreign, coding, blocks[i], part.streams[i]);

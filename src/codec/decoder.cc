@@ -38,8 +38,8 @@ class StreamReader {
     const unsigned head = stream_[0];
     const bool listed = shape_.changed > 0;
     if (!listed && head != kFirstBlockTable) {
-      return Corrupt(fmt::format("form {}, expected {} where nothing is certainly changed", head,
-                                 kFirstBlockTable));
+      return Corrupt(
+          fmt::format("form {}, expected {} where nothing is certainly changed", head, kFirstBlockTable));
     }
     Decoded out;
     out.width = shape_.width;
@@ -50,12 +50,11 @@ class StreamReader {
     std::vector<uint8_t> uncertain;
     if (listed) {
       DELTAWIRE_TRY(ReadSymbols(head, kStepSymbols, shape_.changed, symbols));
-      const auto escape_count = std::count_if(symbols.begin(), symbols.end(), [](uint8_t symbol) {
-        return symbol >= kEscape * kGapBuckets;
-      });
+      const auto escape_count = std::count_if(symbols.begin(), symbols.end(),
+                                              [](uint8_t symbol) { return symbol >= kEscape * kGapBuckets; });
       if (escape_count > 0) {
-        DELTAWIRE_TRY(ReadSymbols(kEscapeTable, kMagnitudeBuckets, static_cast<size_t>(escape_count),
-                                  escapes));
+        DELTAWIRE_TRY(
+            ReadSymbols(kEscapeTable, kMagnitudeBuckets, static_cast<size_t>(escape_count), escapes));
       }
     }
     if (shape_.uncertain > 0) {

@@ -101,7 +101,7 @@ struct Encoder::State {
   bool surveyed = false;
 
   // ChooseTables.
-  std::map<uint32_t, unsigned> table_of_cluster;              // absent: the plain form
+  std::map<uint32_t, unsigned> table_of_cluster;                  // absent: the plain form
   std::array<std::array<unsigned, kMaxWidth>, 4> plane_tables{};  // 0: raw
   std::vector<FrequencyTable> tables;
   std::vector<RansEncodeTable> encode_tables;
@@ -123,8 +123,7 @@ struct Encoder::State {
         const FrequencyTable table = FitTable(histogram);
         BitWriter serialised;
         WriteTable(table, serialised);
-        const double coded =
-            CodeLengthBits(histogram, table) + static_cast<double>(serialised.bit_count());
+        const double coded = CodeLengthBits(histogram, table) + static_cast<double>(serialised.bit_count());
         if (coded < 8 * static_cast<double>(count)) plane_tables[log2][plane] = AddTable(table);
       }
     }

@@ -46,8 +46,8 @@ FrequencyTable Quantise(const Histogram& histogram, unsigned precision) {
     table.frequency[s] = static_cast<uint16_t>(NearestOnGrid(share(s), precision));
     others += table.frequency[s];
   }
-  // The most frequent symbol takes what is left. Rounding errors mostly cancel; where rare symbols (at least 1
-  // each) or a coarse grid leave it too little, the others give way, one grid point each in turn.
+  // The most frequent symbol takes what is left. Rounding errors mostly cancel; where rare symbols (at least
+  // 1 each) or a coarse grid leave it too little, the others give way, one grid point each in turn.
   const auto wanted = std::max<int64_t>(1, static_cast<int64_t>(0.75 * share(top)));
   while (kFrequencySum - others < wanted) {
     for (size_t s = 0; s < kMaxSymbols && kFrequencySum - others < wanted; ++s) {
@@ -61,23 +61,30 @@ FrequencyTable Quantise(const Histogram& histogram, unsigned precision) {
   return table;
 }
 
-// Exp-Golomb code of order 0 of a signed number: 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
-void PutSigned(int value, BitWriter& out) {
-  const auto folded = static_cast<uint32_t>(value < 0 ? -2 * value - 1 : 2 * value) + 1;
-  const unsigned length = Log2Floor(folded);
+// Exp-Golomb code of order 0: n zeros, a one, then the n bits of value + 1 below its leading one.
+void PutUnsigned(uint32_t value, BitWriter& out) {
+  const unsigned length = Log2Floor(value + 1);
   out.Put(uint64_t{1} << length, length + 1);
-  out.Put(folded - (1u << length), length);
+  out.Put(value + 1 - (1u << length), length);
 }
-
-// Values outside [-15, 15] come back as 16: no token is that far from another.
-int ReadSigned(BitReader& in) {
+// Values above 510 come back as 511: nothing here is so large.
+uint32_t GetUnsigned(BitReader& in) {
   unsigned length = 0;
   while (in.Read(1) == 0) {
-    if (++length > 4) return 16;
+    if (++length > 8) return 511;
   }
-  const auto folded = static_cast<int>((1u << length) + in.Read(length)) - 1;
-  return folded % 2 != 0 ? -(folded + 1) / 2 : folded / 2;
+  return (1u << length) + static_cast<uint32_t>(in.Read(length)) - 1;
 }
+
+// Differences 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
+uint32_t Fold(int value) { return static_cast<uint32_t>(value < 0 ? -2 * value - 1 : 2 * value); }
+int Unfold(uint32_t folded) {
+  const auto half = static_cast<int>(folded / 2);
+  return folded % 2 != 0 ? -half - 1 : half;
+}
+
+// The i-th symbol whose frequency is written: all but the implied one.
+unsigned CodedSymbol(unsigned i, unsigned implied) { return i < implied ? i : i + 1; }
 
 uint64_t SerialisedBits(const FrequencyTable& table) {
   BitWriter bits;
@@ -110,8 +117,7 @@ FrequencyTable FitTable(const Histogram& histogram) {
   double least = std::numeric_limits<double>::infinity();
   for (const unsigned precision : {1u, 2u, 3u, 4u, 6u, 11u}) {
     const FrequencyTable table = Quantise(histogram, precision);
-    const double cost =
-        CodeLengthBits(histogram, table) + static_cast<double>(SerialisedBits(table));
+    const double cost = CodeLengthBits(histogram, table) + static_cast<double>(SerialisedBits(table));
     if (cost < least) {
       least = cost;
       best = table;
@@ -128,16 +134,20 @@ void WriteTable(const FrequencyTable& table, BitWriter& out) {
   out.Put(table.implied, 8);
   out.Put(table.precision, 4);
   int previous = 0;
-  for (unsigned s = 0; s < alphabet; ++s) {
-    if (s == table.implied) continue;
-    const uint32_t frequency = table.frequency[s];
+  for (unsigned i = 0; i + 1 < alphabet; ++i) {
+    const uint32_t frequency = table.frequency[CodedSymbol(i, table.implied)];
     const int token = std::bit_width(frequency);
-    PutSigned(token - previous, out);
+    PutUnsigned(Fold(token - previous), out);
     previous = token;
-    if (token < 2) continue;
-    const unsigned exponent = static_cast<unsigned>(token) - 1;
-    const unsigned dropped = DroppedBits(exponent, table.precision);
-    out.Put((frequency - (1u << exponent)) >> dropped, exponent - dropped);
+    if (token == 0) {
+      uint32_t run = 0;
+      for (; i + 2 < alphabet && table.frequency[CodedSymbol(i + 1, table.implied)] == 0; ++i) ++run;
+      PutUnsigned(run, out);
+    } else {
+      const unsigned exponent = static_cast<unsigned>(token) - 1;
+      const unsigned dropped = DroppedBits(exponent, table.precision);
+      out.Put((frequency - (1u << exponent)) >> dropped, exponent - dropped);
+    }
   }
 }
 
@@ -156,24 +166,28 @@ Result<FrequencyTable> ReadTable(BitReader& in) {
   }
   int token = 0;
   uint32_t others = 0;
-  for (unsigned s = 0; s <= last; ++s) {
-    if (s == top) continue;
-    token += ReadSigned(in);
+  for (unsigned i = 0; i < last; ++i) {
+    token += Unfold(GetUnsigned(in));
     if (token < 0 || token > static_cast<int>(kFrequencyBits)) {
-      return Fail(Code::kCorrupt, "entropy table: frequency of symbol {} needs {} bits, expected 0 to {}", s,
-                  token, kFrequencyBits);
+      return Fail(Code::kCorrupt, "entropy table: frequency of symbol {} needs {} bits, expected 0 to {}",
+                  CodedSymbol(i, top), token, kFrequencyBits);
     }
-    if (token == 0) continue;
+    if (token == 0) {
+      i += GetUnsigned(in);
+      if (i >= last) return Fail(Code::kCorrupt, "entropy table: a run of absent symbols passes the last");
+      continue;
+    }
     const unsigned exponent = static_cast<unsigned>(token) - 1;
     const unsigned dropped = DroppedBits(exponent, table.precision);
     const uint32_t frequency =
         (1u << exponent) + (static_cast<uint32_t>(in.Read(exponent - dropped)) << dropped);
-    table.frequency[s] = static_cast<uint16_t>(frequency);
+    table.frequency[CodedSymbol(i, top)] = static_cast<uint16_t>(frequency);
     others += frequency;
   }
   if (others >= kFrequencySum) {
-    return Fail(Code::kCorrupt, "entropy table: frequencies add up to {} without the implied one, expected < {}",
-                others, kFrequencySum);
+    return Fail(Code::kCorrupt,
+                "entropy table: frequencies add up to {} without the implied one, expected < {}", others,
+                kFrequencySum);
   }
   table.frequency[top] = static_cast<uint16_t>(kFrequencySum - others);
   if (table.frequency[last] == 0) {

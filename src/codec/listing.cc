@@ -50,8 +50,7 @@ void ListMerged(const BlockChanges& block, Decoded& out) {
   size_t c = 0;
   size_t u = 0;
   while (c + u < total) {
-    if (u == block.uncertain.size() ||
-        (c < block.changed.size() && block.changed[c] < block.uncertain[u])) {
+    if (u == block.uncertain.size() || (c < block.changed.size() && block.changed[c] < block.uncertain[u])) {
       take(block.changed[c], block.new_bits, c);
       ++c;
     } else {

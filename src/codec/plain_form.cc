@@ -1,6 +1,5 @@
 #include "codec/plain_form.h"
 
-#include <bit>
 #include <cstring>
 #include <optional>
 #include <type_traits>
@@ -11,7 +10,13 @@
 namespace deltawire::codec {
 namespace {
 
-unsigned VarintBytes(uint64_t value) { return (static_cast<unsigned>(std::bit_width(value | 1)) + 6) / 7; }
+// A sum of comparisons: the loops over it vectorise.
+template <class U>
+unsigned VarintBytes(U value) {
+  unsigned bytes = 1;
+  for (unsigned shift = 7; shift < 8 * sizeof(U); shift += 7) bytes += value >= U{1} << shift;
+  return bytes;
+}
 
 void PutVarint(uint64_t value, Bytes& out) {
   for (; value >= 0x80; value >>= 7) out.push_back(static_cast<uint8_t>(value | 0x80));
@@ -156,7 +161,13 @@ bool ReadUncertain(Cursor& in, uint32_t elements, uint32_t count, Decoded& out) 
 
 uint64_t PlainSize(const Decoded& listing, uint32_t elements, PlainValues values) {
   uint64_t size = 0;
-  ForEachGap(listing.changed, elements, [&](uint32_t gap) { size += VarintBytes(gap); });
+  const std::span<const uint32_t> changed = listing.changed;
+  if (WritesAbsent(changed.size(), elements)) {
+    ForEachGap(changed, elements, [&](uint32_t gap) { size += VarintBytes(gap); });
+  } else if (!changed.empty()) {
+    size += VarintBytes(changed[0]);
+    for (size_t i = 1; i < changed.size(); ++i) size += VarintBytes(changed[i] - changed[i - 1] - 1);
+  }
   if (values == PlainValues::kFixed) {
     size += listing.values.size();
   } else {
@@ -169,7 +180,7 @@ uint64_t PlainSize(const Decoded& listing, uint32_t elements, PlainValues values
   }
   uint32_t next = 0;
   for (size_t i = 0; i < listing.uncertain.size(); ++i) {
-    size += VarintBytes(2 * uint64_t{listing.uncertain[i] - next});
+    size += VarintBytes(2 * (listing.uncertain[i] - next));
     size += listing.uncertain_residue[i] == 0xFF ? listing.width : 1;
     next = listing.uncertain[i] + 1;
   }
@@ -202,8 +213,8 @@ void WritePlain(const Decoded& listing, uint32_t elements, PlainValues values, B
   }
 }
 
-Result<Decoded> ReadPlain(PlainValues values, bool steps, uint32_t elements, uint32_t width,
-                          uint32_t changed, uint32_t uncertain, ByteSpan body) {
+Result<Decoded> ReadPlain(PlainValues values, bool steps, uint32_t elements, uint32_t width, uint32_t changed,
+                          uint32_t uncertain, ByteSpan body) {
   const auto corrupt = [&](const char* where) {
     return Fail(Code::kCorrupt,
                 "plain stream of {} bytes: its {} don't fit a block of {} elements with {} changed and {} "

@@ -17,7 +17,7 @@ uint64_t PlainSize(const Decoded& listing, uint32_t elements, PlainValues values
 void WritePlain(const Decoded& listing, uint32_t elements, PlainValues values, Bytes& out);
 
 // kCorrupt unless body, used up exactly, holds that many elements. elements, width and counts are valid.
-Result<Decoded> ReadPlain(PlainValues values, bool steps, uint32_t elements, uint32_t width,
-                          uint32_t changed, uint32_t uncertain, ByteSpan body);
+Result<Decoded> ReadPlain(PlainValues values, bool steps, uint32_t elements, uint32_t width, uint32_t changed,
+                          uint32_t uncertain, ByteSpan body);
 
 }  // namespace deltawire::codec

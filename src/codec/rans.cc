@@ -1,9 +1,19 @@
 #include "codec/rans.h"
 
+#include <utility>
+
 namespace deltawire::codec {
 namespace {
 
 constexpr uint32_t kSlotMask = kFrequencySum - 1;
+
+// Unrolled, so that the states can live in registers.
+template <unsigned kLanes, class F>
+void ForEachLane(F&& f) {
+  [&]<unsigned... kLane>(std::integer_sequence<unsigned, kLane...>) {
+    (f(kLane), ...);
+  }(std::make_integer_sequence<unsigned, kLanes>{});
+}
 
 // Symbols backwards from the end; words grow downwards. Returns the new lowest word.
 template <unsigned kLanes>
@@ -18,16 +28,16 @@ uint16_t* EncodeSegment(const RansSegment& segment, uint32_t* states, uint16_t* 
     uint32_t state = x[lane];
     // Stored always, kept only when the state was too large: no branch on data.
     words[-1] = static_cast<uint16_t>(state);
-    const bool renormalise = state > s.limit;
+    const uint32_t renormalise = state > s.limit;
     words -= renormalise;
-    state = renormalise ? state >> 16 : state;
+    state >>= 16 * renormalise;
     const auto quotient = static_cast<uint32_t>(static_cast<unsigned __int128>(state) * s.reciprocal >> 64);
     x[lane] = state + s.bias + quotient * s.complement;
   };
   size_t at = segment.symbols.size();
   for (; at % kLanes != 0; --at) step((at - 1) % kLanes, symbols[at - 1]);
   for (; at > 0; at -= kLanes) {
-    for (unsigned lane = kLanes; lane-- > 0;) step(lane, symbols[at - kLanes + lane]);
+    ForEachLane<kLanes>([&](unsigned i) { step(kLanes - 1 - i, symbols[at - 1 - i]); });
   }
   for (unsigned lane = 0; lane < kLanes; ++lane) states[lane] = x[lane];
   return words;
@@ -44,20 +54,20 @@ ptrdiff_t DecodeSegment(const RansDecodeTable& table, uint32_t* states, ByteSpan
   const uint8_t* const end = words.data() + 2 * word_count;
   const auto pop = [&](unsigned lane) {
     const uint32_t entry = table[x[lane] & kSlotMask];
-    x[lane] = RansDecodeTable::FrequencyOf(entry) * (x[lane] >> kFrequencyBits) +
-              RansDecodeTable::OffsetOf(entry);
+    x[lane] =
+        RansDecodeTable::FrequencyOf(entry) * (x[lane] >> kFrequencyBits) + RansDecodeTable::OffsetOf(entry);
     return RansDecodeTable::SymbolOf(entry);
   };
   size_t at = 0;
   const size_t whole = symbols.size() / kLanes * kLanes;
   while (at < whole && static_cast<size_t>(end - next) >= 2 * kLanes) {
-    for (unsigned lane = 0; lane < kLanes; ++lane) {
+    ForEachLane<kLanes>([&](unsigned lane) {
       symbols[at + lane] = pop(lane);
-      const uint32_t refilled = x[lane] << 16 | LoadLe<uint16_t>(next);
-      const bool refill = x[lane] < kRansLower;
-      x[lane] = refill ? refilled : x[lane];
-      next += 2 * static_cast<unsigned>(refill);
-    }
+      // Masks: whether a state needs a word is close to a coin flip, and compilers make a branch of `?:`.
+      const uint32_t refill = x[lane] < kRansLower;
+      x[lane] = x[lane] << 16 * refill | (LoadLe<uint16_t>(next) & (0 - refill));
+      next += 2 * refill;
+    });
     at += kLanes;
   }
   for (; at < symbols.size(); ++at) {
@@ -84,7 +94,8 @@ RansEncodeTable::RansEncodeTable(const FrequencyTable& table) {
     symbol.limit = f > 0 ? static_cast<uint32_t>((uint64_t{f} << 20) - 1) : ~0u;
     symbol.complement = kFrequencySum - f;
     if (f <= 1) {
-      // 2^64 / 1 does not fit: the largest reciprocal gives state - 1 as the quotient, the bias adds the rest.
+      // 2^64 / 1 does not fit: the largest reciprocal gives state - 1 as the quotient, the bias adds the
+      // rest.
       symbol.reciprocal = ~uint64_t{0};
       symbol.bias = start + kFrequencySum - 1;
     } else {

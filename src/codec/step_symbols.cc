@@ -8,11 +8,15 @@
 namespace deltawire::codec {
 namespace {
 
+// The most raw bits of a gap and of an escape, with its sign.
+constexpr unsigned kMostGapBits = BucketExtraBits(kGapBuckets - 1);
+constexpr unsigned kMostEscapeBits = 1 + BucketExtraBits(kMagnitudeBuckets - 1);
+
 // Positions are below 2^21, so the arithmetic of gaps stays in 32 bits.
 struct GapWriter {
   uint32_t next = 0;
 
-  uint8_t Put(uint32_t position, BitWriter& bits) {
+  uint8_t Put(uint32_t position, BitWriter::Batch& bits) {
     const Bucketed gap = ToBucket(position - next);
     next = position + 1;
     bits.Put(gap.extra, gap.extra_bits);
@@ -69,8 +73,10 @@ bool JoinEscape(uint8_t symbol, BitReader& bits, uint8_t* step) {
 
 void SplitPositions(std::span<const uint32_t> positions, std::vector<uint8_t>& symbols, BitWriter& bits) {
   symbols.resize(positions.size());
+  BitWriter::Batch batch = bits.Begin(positions.size() * kMostGapBits);
   GapWriter gaps;
-  for (size_t i = 0; i < positions.size(); ++i) symbols[i] = gaps.Put(positions[i], bits);
+  for (size_t i = 0; i < positions.size(); ++i) symbols[i] = gaps.Put(positions[i], batch);
+  bits.Commit(batch);
 }
 
 void SplitSteps(std::span<const uint32_t> positions, ByteSpan steps, uint32_t width,
@@ -78,50 +84,60 @@ void SplitSteps(std::span<const uint32_t> positions, ByteSpan steps, uint32_t wi
   symbols.resize(positions.size());
   WithWidth(width, [&](auto zero) {
     using U = decltype(zero);
+    BitWriter::Batch batch = bits.Begin(positions.size() * kMostGapBits);
     GapWriter gaps;
     std::vector<U> escaped(positions.size() + 1);
     size_t escape_count = 0;
     for (size_t i = 0; i < positions.size(); ++i) {
       const U step = LoadLe<U>(steps.data() + i * sizeof(U));
-      const unsigned kind = step == 1 ? kUp : step == static_cast<U>(~U{0}) ? kDown : kEscape;
-      symbols[i] = static_cast<uint8_t>(gaps.Put(positions[i], bits) + kind * kGapBuckets);
+      // Arithmetic, because the sign is a coin flip.
+      const unsigned kind =
+          kEscape - (kEscape - kUp) * (step == 1) - (kEscape - kDown) * (step == static_cast<U>(~U{0}));
+      symbols[i] = static_cast<uint8_t>(gaps.Put(positions[i], batch) + kind * kGapBuckets);
       escaped[escape_count] = step;
       escape_count += kind == kEscape;
     }
+    bits.Commit(batch);
     escapes.resize(escape_count);
+    batch = bits.Begin(escape_count * kMostEscapeBits);
     for (size_t i = 0; i < escape_count; ++i) {
       const U step = escaped[i];
       const Bucketed magnitude = ToBucket(Magnitude(step));
       escapes[i] = static_cast<uint8_t>(magnitude.bucket);
-      bits.Put(std::make_signed_t<U>(step) < 0, 1);
-      bits.PutLong(magnitude.extra, magnitude.extra_bits);
+      batch.Put(std::make_signed_t<U>(step) < 0, 1);
+      batch.PutLong(magnitude.extra, magnitude.extra_bits);
     }
+    bits.Commit(batch);
   });
 }
 
-void SplitUncertain(std::span<const uint32_t> positions, std::span<const uint8_t> residues,
-                    ByteSpan new_bits, uint32_t width, std::vector<uint8_t>& symbols, BitWriter& bits) {
+void SplitUncertain(std::span<const uint32_t> positions, std::span<const uint8_t> residues, ByteSpan new_bits,
+                    uint32_t width, std::vector<uint8_t>& symbols, BitWriter& bits) {
   symbols.resize(positions.size());
   WithWidth(width, [&](auto zero) {
     using U = decltype(zero);
+    BitWriter::Batch batch = bits.Begin(positions.size() * (kMostGapBits + 8 * sizeof(U)));
     GapWriter gaps;
     for (size_t i = 0; i < positions.size(); ++i) {
-      const uint8_t bucket = gaps.Put(positions[i], bits);
+      const uint8_t bucket = gaps.Put(positions[i], batch);
       if (residues[i] == 0xFF) {
         symbols[i] = static_cast<uint8_t>(bucket + kGapBuckets);
-        bits.PutLong(LoadLe<U>(new_bits.data() + i * sizeof(U)), 8 * sizeof(U));
+        batch.PutLong(LoadLe<U>(new_bits.data() + i * sizeof(U)), 8 * sizeof(U));
       } else {
         symbols[i] = bucket;
-        bits.Put(residues[i], 2);
+        batch.Put(residues[i], 2);
       }
     }
+    bits.Commit(batch);
   });
 }
 
 bool JoinPositions(std::span<const uint8_t> symbols, uint32_t elements, BitReader& bits,
                    std::span<uint32_t> positions) {
   GapReader gaps;
-  for (size_t i = 0; i < symbols.size(); ++i) positions[i] = gaps.Take(kGapEntries[symbols[i]], bits);
+  BitReader local = bits;  // a copy nobody else sees stays in registers
+  for (size_t i = 0; i < symbols.size(); ++i) positions[i] = gaps.Take(kGapEntries[symbols[i]], local);
+  bits = local;
   return gaps.Inside(elements);
 }
 
@@ -140,11 +156,11 @@ bool JoinSteps(std::span<const uint8_t> symbols, std::span<const uint8_t> escape
       escape_at[escape_count] = static_cast<uint32_t>(i);
       escape_count += entry.step == 0;
     }
+    bits = local;
     bool valid = gaps.Inside(elements);
     for (size_t i = 0; i < escapes.size(); ++i) {
-      valid &= JoinEscape<U>(escapes[i], local, steps.data() + escape_at[i] * sizeof(U));
+      valid &= JoinEscape<U>(escapes[i], bits, steps.data() + escape_at[i] * sizeof(U));
     }
-    bits = local;
     return valid;
   });
 }

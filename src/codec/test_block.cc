@@ -51,9 +51,8 @@ TestBlock Generate(Rng& rng, uint32_t elements, double density, double uncertain
 
 TestBlock RandomBlock(Rng& rng, uint32_t elements, uint32_t width, double density, double uncertain,
                       Steps steps) {
-  return WithWidth(width, [&](auto zero) {
-    return Generate<decltype(zero)>(rng, elements, density, uncertain, steps);
-  });
+  return WithWidth(
+      width, [&](auto zero) { return Generate<decltype(zero)>(rng, elements, density, uncertain, steps); });
 }
 
 Part EncodePart(Coding coding, std::span<const TestBlock> blocks) {

@@ -1,5 +1,5 @@
-// New bits as byte planes for the entropy coder. Each value is first rotated left by one bit, so that its sign
-// becomes the lowest bit and the exponent of BF16, FP32 and FP8 fills the top bytes.
+// New bits as byte planes for the entropy coder. Each value is first rotated left by one bit, so that its
+// sign becomes the lowest bit and the exponent of BF16, FP32 and FP8 fills the top bytes.
 #pragma once
 
 #include <cstdint>
