@@ -17,10 +17,10 @@ TEST(Binary, VarintsRoundTrip) {
 }
 
 TEST(Binary, VarintsHaveOneForm) {
-  for (const Bytes& bytes : {Bytes{0x80, 0x00}, Bytes{0xff, 0x00}, Bytes{0x80, 0x80, 0x00},
-                             Bytes{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
-                             Bytes{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01}, Bytes{0x80},
-                             Bytes{}}) {
+  for (const Bytes& bytes :
+       {Bytes{0x80, 0x00}, Bytes{0xff, 0x00}, Bytes{0x80, 0x80, 0x00},
+        Bytes{0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02},
+        Bytes{0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x01}, Bytes{0x80}, Bytes{}}) {
     BinaryReader reader(bytes, "test");
     const auto value = reader.Varint("v");
     ASSERT_FALSE(value) << ToHex(bytes);
@@ -34,7 +34,8 @@ TEST(Binary, NamesFieldAndOffset) {
   EXPECT_EQ(reader.Byte("first"), 1);
   const auto word = reader.U64("word");
   ASSERT_FALSE(word);
-  EXPECT_EQ(word.error().message(), "test: word at offset 1 needs 8 bytes, 2 are left; the table is cut short");
+  EXPECT_EQ(word.error().message(),
+            "test: word at offset 1 needs 8 bytes, 2 are left; the table is cut short");
   EXPECT_FALSE(reader.End());
   EXPECT_FALSE(reader.VarintUpTo(1, "small"));
 }

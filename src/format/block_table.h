@@ -18,14 +18,14 @@ inline constexpr uint8_t kDenseCoding = 0;
 
 struct BlockEntry {
   uint32_t tensor = 0;  // index in the inventory
-  Box box;
+  Box box = {};
   uint8_t coding = kDenseCoding;
   uint64_t offset = 0;  // in the blocks section; implied: blocks follow each other without a hole
   uint64_t bytes = 0;
   uint64_t hash = 0;  // XXH3-64 of those bytes
   uint32_t changed = 0;
   uint32_t uncertain = 0;  // changed + uncertain <= elements of box
-  Digest after;            // of the box's served bits in the new version
+  Digest after = {};       // of the box's served bits in the new version
 
   friend bool operator==(const BlockEntry&, const BlockEntry&) = default;
 };
@@ -33,7 +33,7 @@ struct BlockEntry {
 // A tensor's whole digest in the new version. Writers that hold only a part of a tensor leave it out.
 struct TensorEntry {
   uint32_t tensor = 0;
-  Digest after;
+  Digest after = {};
 
   friend bool operator==(const TensorEntry&, const TensorEntry&) = default;
 };

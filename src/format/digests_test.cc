@@ -10,9 +10,13 @@ TEST(DigestTable, Example) {
   const std::vector<Digest> digests = {{{1, 2}}, {{0x04b63a2e5c743da2, 0x819b7c8077840008}}};
   const Bytes bytes = DigestTableBytes(digests);
   EXPECT_EQ(ToHex(bytes),
-            "44574454" "00000000" "0200000000000000"
-            "0100000000000000" "0200000000000000"
-            "a23d745c2e3ab604" "08008477807c9b81");
+            "44574454"
+            "00000000"
+            "0200000000000000"
+            "0100000000000000"
+            "0200000000000000"
+            "a23d745c2e3ab604"
+            "08008477807c9b81");
   EXPECT_EQ(ParseDigestTable(bytes, 2), digests);
 }
 

@@ -24,10 +24,10 @@ inline constexpr uint32_t kMaxGridPieces = 65536;
 
 struct InventoryTensor {
   std::string name;
-  std::vector<std::string> aliases;  // other names of the same storage (ties), sorted
-  Dtype dtype = Dtype::kBf16;        // served
-  Shape shape;
-  Grid grid;
+  std::vector<std::string> aliases = {};  // other names of the same storage (ties), sorted
+  Dtype dtype = Dtype::kBf16;             // served
+  Shape shape = {};
+  Grid grid = {};
   std::string cast = "none";  // from the trainer's dtype to the served one: "f32->bf16", or "none"
 
   friend bool operator==(const InventoryTensor&, const InventoryTensor&) = default;
@@ -70,7 +70,7 @@ std::optional<uint32_t> FindTensor(const Inventory& inventory, std::string_view 
 struct TensorSpec {
   std::string name;
   Dtype dtype = Dtype::kBf16;
-  Shape shape;
+  Shape shape = {};
 };
 
 enum class ExtraTensors : uint8_t { kRefuse, kAllow };

@@ -32,13 +32,30 @@ TEST(Json, OnlyPlainDigitsAreUnsigned) {
 }
 
 TEST(Json, RefusesWhatJsonDoesNotAllow) {
-  for (const std::string& text :
-       {std::string(""), std::string(" "), std::string("{"), std::string("{}x"), std::string("{}{}"), std::string("04"),
-        std::string("+1"), std::string("[1,]"), std::string("{\"a\":1,}"), std::string("{a:1}"), std::string("'a'"),
-        std::string("// c\n1"), std::string("nan"), std::string("1e999"), std::string("\"\\ud800\""),
-        std::string("\"\\ud800\\u0041\""), std::string("\"\\udc00\""), std::string("\"\xff\""), std::string("\"\xed\xa0\x80\""),
-        std::string("\"a\nb\""), std::string("\xef\xbb\xbf{}"), std::string("{}\0", 3), std::string("{}\0garbage", 10),
-        std::string("\"a\0b\"", 5)}) {
+  for (const std::string& text : {std::string(""),
+                                  std::string(" "),
+                                  std::string("{"),
+                                  std::string("{}x"),
+                                  std::string("{}{}"),
+                                  std::string("04"),
+                                  std::string("+1"),
+                                  std::string("[1,]"),
+                                  std::string("{\"a\":1,}"),
+                                  std::string("{a:1}"),
+                                  std::string("'a'"),
+                                  std::string("// c\n1"),
+                                  std::string("nan"),
+                                  std::string("1e999"),
+                                  std::string("\"\\ud800\""),
+                                  std::string("\"\\ud800\\u0041\""),
+                                  std::string("\"\\udc00\""),
+                                  std::string("\"\xff\""),
+                                  std::string("\"\xed\xa0\x80\""),
+                                  std::string("\"a\nb\""),
+                                  std::string("\xef\xbb\xbf{}"),
+                                  std::string("{}\0", 3),
+                                  std::string("{}\0garbage", 10),
+                                  std::string("\"a\0b\"", 5)}) {
     const auto value = Parse(text);
     ASSERT_FALSE(value) << text;
     EXPECT_EQ(value.error().code(), Code::kCorrupt);

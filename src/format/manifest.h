@@ -42,9 +42,9 @@ struct BaseRef {
     kCheckpoint,  // weights that receivers already have, known by digest
   };
   Kind kind = Kind::kNone;
-  uint64_t number = 0;   // kVersion
-  std::string manifest;  // kVersion: SHA-256 of the base manifest's bytes
-  Digest digest;         // kVersion, kCheckpoint: state digest
+  uint64_t number = 0;        // kVersion
+  std::string manifest = {};  // kVersion: SHA-256 of the base manifest's bytes
+  Digest digest = {};         // kVersion, kCheckpoint: state digest
 
   friend bool operator==(const BaseRef&, const BaseRef&) = default;
 };

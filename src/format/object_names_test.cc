@@ -21,17 +21,19 @@ TEST(ObjectNames, Spelling) {
 }
 
 TEST(ObjectNames, NumbersComeBack) {
-  for (const uint64_t number : {uint64_t{0}, uint64_t{1}, uint64_t{99999999}, uint64_t{100000000}, UINT64_MAX}) {
+  for (const uint64_t number :
+       {uint64_t{0}, uint64_t{1}, uint64_t{99999999}, uint64_t{100000000}, UINT64_MAX}) {
     EXPECT_EQ(NumberFromManifestName(ManifestName(number)), number);
     EXPECT_EQ(NumberFromAnchorManifestName(AnchorManifestName(number)), number);
   }
 }
 
 TEST(ObjectNames, OtherNamesHaveNoNumber) {
-  for (const char* name : {"", "manifests/", "manifests/.json", "manifests/42.json", "manifests/000000042.json",
-                           "manifests/0000004a.json", "manifests/00000042.json.tmp", "x/manifests/00000042.json",
-                           "manifests/-0000042.json", "manifests/99999999999999999999.json", "LATEST",
-                           "anchors/00000040/manifest.json"}) {
+  for (const char* name :
+       {"", "manifests/", "manifests/.json", "manifests/42.json", "manifests/000000042.json",
+        "manifests/0000004a.json", "manifests/00000042.json.tmp", "x/manifests/00000042.json",
+        "manifests/-0000042.json", "manifests/99999999999999999999.json", "LATEST",
+        "anchors/00000040/manifest.json"}) {
     EXPECT_FALSE(NumberFromManifestName(name)) << name;
   }
   EXPECT_FALSE(NumberFromAnchorManifestName("anchors/00000040/config.json"));

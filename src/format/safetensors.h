@@ -21,7 +21,7 @@ inline constexpr uint64_t kMaxSafetensorsRank = 64;
 struct SafetensorsEntry {
   std::string name;
   Dtype dtype = Dtype::kU8;
-  Shape shape;
+  Shape shape = {};
   uint64_t begin = 0;  // relative to SafetensorsHeader::data_offset
   uint64_t end = 0;
 

@@ -6,8 +6,8 @@ namespace deltawire::format {
 namespace {
 
 TEST(Text, Utf8) {
-  for (const char* good : {"", "a", "\xc3\xa9", "\xe2\x82\xac", "\xed\x9f\xbf", "\xee\x80\x80", "\xf0\x90\x80\x80",
-                           "\xf4\x8f\xbf\xbf"}) {
+  for (const char* good : {"", "a", "\xc3\xa9", "\xe2\x82\xac", "\xed\x9f\xbf", "\xee\x80\x80",
+                           "\xf0\x90\x80\x80", "\xf4\x8f\xbf\xbf"}) {
     EXPECT_TRUE(IsUtf8(good)) << Quoted(good);
   }
   for (const char* bad : {"\x80", "\xc0\x80", "\xc1\xbf", "\xe0\x9f\xbf", "\xed\xa0\x80", "\xf0\x8f\xbf\xbf",
@@ -28,7 +28,8 @@ TEST(Text, DecimalNumbersHaveOneSpelling) {
 TEST(Text, QuotedIsShortAndPrintable) {
   EXPECT_EQ(Quoted("model.norm.weight"), "\"model.norm.weight\"");
   EXPECT_EQ(Quoted(std::string_view("a\0\n\xff", 4)), "\"a\\x00\\x0a\\xff\"");
-  EXPECT_EQ(Quoted(std::string(1000, 'x')), "\"" + std::string(120, 'x') + "\" (the first 120 of 1000 bytes)");
+  EXPECT_EQ(Quoted(std::string(1000, 'x')),
+            "\"" + std::string(120, 'x') + "\" (the first 120 of 1000 bytes)");
 }
 
 TEST(Text, JsonStringsAsPythonWritesThem) {

@@ -1,0 +1,239 @@
+#include "format/block_table.h"
+
+#include <gtest/gtest.h>
+
+#include "base/hash.h"
+#include "base/rng.h"
+#include "format/test_data.h"
+
+namespace deltawire::format {
+namespace {
+
+Inventory OneTensor(Shape shape, Dtype dtype = Dtype::kBf16) {
+  return {.cast_rule = "", .tensors = {{.name = "t", .dtype = dtype, .shape = std::move(shape)}}};
+}
+
+// Boxes as empty non-dense blocks of one tensor.
+BlockTable TableOf(std::vector<Box> boxes) {
+  BlockTable table;
+  for (Box& box : boxes)
+    table.blocks.push_back({.tensor = 0, .box = std::move(box), .coding = 1, .after = {}});
+  SortBlocks(table);
+  return table;
+}
+
+Status CheckBoxes(const Shape& shape, std::vector<Box> boxes) {
+  return CheckBlockTable(TableOf(std::move(boxes)), OneTensor(shape), 0);
+}
+
+Status CheckWith(const std::function<void(BlockTable&)>& change) {
+  BlockTable table = ExampleTable();
+  change(table);
+  return CheckBlockTable(table, ExampleInventory(), kExampleBlocks.size());
+}
+
+// The example of docs/formats/block-table.md.
+TEST(BlockTable, Example) {
+  const BlockTable table = ExampleTable();
+  ASSERT_TRUE(CheckBlockTable(table, ExampleInventory(), kExampleBlocks.size()));
+  const Bytes bytes = BlockTableBytes(table, ExampleInventory());
+  EXPECT_EQ(ToHex(bytes), "TABLE");
+  EXPECT_EQ(ParseBlockTable(bytes, ExampleInventory(), kExampleBlocks.size()), table);
+}
+
+TEST(BlockTable, EmptyTable) {
+  const Bytes bytes = BlockTableBytes({}, ExampleInventory());
+  EXPECT_EQ(bytes.size(), 15u);
+  EXPECT_EQ(ParseBlockTable(bytes, ExampleInventory(), 0), BlockTable{});
+  EXPECT_FALSE(ParseBlockTable(bytes, ExampleInventory(), 1));
+}
+
+TEST(BlockTable, TensorDigestsInAllForms) {
+  const Digest block_digest = {{7, 8}};
+  const Digest other = {{9, 10}};
+  const Inventory inventory = OneTensor({2, 2});
+  for (const bool whole : {false, true}) {
+    for (const auto& digest : {std::optional<Digest>{}, std::optional(block_digest), std::optional(other)}) {
+      BlockTable table = TableOf({{.start = {0, 0}, .size = {whole ? 2u : 1u, 2}}});
+      table.blocks[0].after = block_digest;
+      if (digest) table.tensors = {{0, *digest}};
+      const Bytes bytes = BlockTableBytes(table, inventory);
+      EXPECT_EQ(ParseBlockTable(bytes, inventory, 0), table);
+    }
+  }
+  BlockTable digest_only;
+  digest_only.tensors = {{0, other}};
+  EXPECT_EQ(ParseBlockTable(BlockTableBytes(digest_only, inventory), inventory, 0), digest_only);
+}
+
+TEST(BlockTable, ScalarsAndEmptyTensors) {
+  EXPECT_TRUE(CheckBoxes({}, {Box{}}));
+  EXPECT_FALSE(CheckBoxes({}, {Box{}, Box{}}));
+  EXPECT_FALSE(CheckBoxes({0, 4}, {WholeBox({0, 4})}));
+  const BlockTable table = TableOf({Box{}});
+  EXPECT_EQ(ParseBlockTable(BlockTableBytes(table, OneTensor({})), OneTensor({}), 0), table);
+}
+
+TEST(BlockTable, EachFieldIsChecked) {
+  EXPECT_TRUE(CheckWith([](BlockTable&) {}));
+  const std::vector<std::function<void(BlockTable&)>> changes = {
+      [](BlockTable& t) { t.blocks[1].tensor = 3; },
+      [](BlockTable& t) { t.blocks[0].tensor = 2; },
+      [](BlockTable& t) {
+        std::swap(t.blocks[0], t.blocks[1]);
+        AssignOffsets(t);
+      },
+      [](BlockTable& t) { t.tensors[0].tensor = 3; },
+      [](BlockTable& t) { t.tensors.push_back(t.tensors[0]); },
+      [](BlockTable& t) { t.blocks[0].box.start[0] = 3; },
+      [](BlockTable& t) { t.blocks[0].box.size[1] = 4; },
+      [](BlockTable& t) { t.blocks[0].box.size[1] = 0; },
+      [](BlockTable& t) { t.blocks[0].box.start[0] = UINT64_MAX; },
+      [](BlockTable& t) { t.blocks[0].box.size.pop_back(); },
+      [](BlockTable& t) {
+        t.blocks[0].bytes = 4;
+        AssignOffsets(t);
+      },
+      [](BlockTable& t) {
+        t.blocks[0].bytes = UINT64_MAX;
+        AssignOffsets(t);
+      },
+      [](BlockTable& t) { t.blocks[1].bytes = 7; },
+      [](BlockTable& t) { t.blocks[1].offset = 2; },
+      [](BlockTable& t) { t.blocks[0].changed = 6; },
+      [](BlockTable& t) {
+        t.blocks[0].changed = UINT32_MAX;
+        t.blocks[0].uncertain = UINT32_MAX;
+      },
+      [](BlockTable& t) { t.blocks.pop_back(); }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const Status status = CheckWith(changes[i]);
+    ASSERT_FALSE(status) << i;
+    EXPECT_EQ(status.error().code(), Code::kCorrupt) << i;
+  }
+}
+
+TEST(BlockTable, BlocksHaveAtMostTwoToThe21Elements) {
+  EXPECT_TRUE(CheckBoxes({kMaxBlockElements}, {WholeBox({kMaxBlockElements})}));
+  EXPECT_FALSE(CheckBoxes({kMaxBlockElements + 1}, {WholeBox({kMaxBlockElements + 1})}));
+}
+
+TEST(BlockTable, OverlapsAreFound) {
+  const Shape shape = {8, 8};
+  EXPECT_TRUE(CheckBoxes(shape, {{{0, 0}, {4, 8}}, {{4, 0}, {4, 8}}}));
+  EXPECT_FALSE(CheckBoxes(shape, {{{0, 0}, {5, 8}}, {{4, 0}, {4, 8}}}));
+  EXPECT_FALSE(CheckBoxes(shape, {{{0, 0}, {8, 8}}, {{4, 4}, {1, 1}}}));
+  EXPECT_FALSE(CheckBoxes(shape, {{{0, 0}, {8, 1}}, {{3, 0}, {1, 8}}}));
+  EXPECT_FALSE(CheckBoxes(shape, {{{0, 0}, {4, 4}}, {{0, 0}, {4, 4}}}));
+  EXPECT_TRUE(CheckBoxes(shape, {{{0, 0}, {4, 4}}, {{0, 4}, {4, 4}}, {{4, 0}, {4, 8}}}));
+  // A pinwheel does not overlap, but no straight cut takes it apart; no grid makes one.
+  const auto pinwheel =
+      CheckBoxes({3, 3}, {{{0, 0}, {2, 1}}, {{0, 1}, {1, 2}}, {{1, 2}, {2, 1}}, {{2, 0}, {1, 2}}});
+  ASSERT_FALSE(pinwheel);
+  EXPECT_NE(pinwheel.error().message().find("can't be cut apart"), std::string::npos);
+}
+
+TEST(BlockTable, EveryGridIsAccepted) {
+  const std::pair<Shape, Grid> cases[] = {{{16, 8}, {0, 8}},
+                                          {{16, 8}, {1, 8}},
+                                          {{7, 9, 5}, {2, 3}},
+                                          {{6, uint64_t{3} << 20}, {0, 2}},
+                                          {{3, uint64_t{5} << 19, 2}, {1, 3}},
+                                          {{2, 2, uint64_t{1} << 22}, {1, 2}},
+                                          {{1 << 12, 1 << 12}, {1, 8}}};
+  for (const auto& [shape, grid] : cases) {
+    const auto boxes = GridBlocks(shape, grid);
+    ASSERT_TRUE(boxes);
+    EXPECT_TRUE(CheckBoxes(shape, *boxes)) << ShapeText(shape);
+    const BlockTable table = TableOf(*boxes);
+    EXPECT_EQ(ParseBlockTable(BlockTableBytes(table, OneTensor(shape)), OneTensor(shape), 0), table);
+  }
+}
+
+TEST(BlockTable, RandomBoxesAgainstCountingElements) {
+  SeededRng rng(7);
+  for (int round = 0; round < 3000; ++round) {
+    std::vector<Box> boxes;
+    int cells[6][6] = {};
+    bool overlap = false;
+    const uint64_t count = 1 + rng.Next() % 4;
+    for (uint64_t i = 0; i < count; ++i) {
+      Box box{{rng.Next() % 6, rng.Next() % 6}, {0, 0}};
+      for (int d = 0; d < 2; ++d) box.size[d] = 1 + rng.Next() % std::min<uint64_t>(3, 6 - box.start[d]);
+      for (uint64_t r = 0; r < box.size[0]; ++r) {
+        for (uint64_t c = 0; c < box.size[1]; ++c) overlap |= cells[box.start[0] + r][box.start[1] + c]++ > 0;
+      }
+      boxes.push_back(std::move(box));
+    }
+    // Fewer than four boxes without overlap always come apart (a pinwheel has four).
+    const Status status = CheckBoxes({6, 6}, boxes);
+    if (overlap || count < 4) {
+      EXPECT_EQ(status.has_value(), !overlap) << round;
+    }
+  }
+}
+
+TEST(BlockTable, ManyBlocksOfAHostileTableTakeLittleTime) {
+  // 100,000 boxes in a staircase, each cut of which separates one.
+  std::vector<Box> boxes;
+  const Shape shape = {200000, 2};
+  for (uint64_t i = 0; i < 100000; ++i) boxes.push_back({{2 * i, i % 2}, {i + 1 < 100000 ? 3u : 1u, 1}});
+  EXPECT_TRUE(CheckBoxes(shape, boxes));
+  for (Box& box : boxes) box = {{0, 0}, {200000, 2}};
+  EXPECT_FALSE(CheckBoxes(shape, boxes));
+}
+
+TEST(BlockTable, TruncationAtEveryLengthAndTrailingBytes) {
+  const Inventory inventory = ExampleInventory();
+  Bytes bytes = BlockTableBytes(ExampleTable(), inventory);
+  for (size_t size = 0; size < bytes.size(); ++size) {
+    const auto parsed = ParseBlockTable(ByteSpan(bytes).first(size), inventory, kExampleBlocks.size());
+    ASSERT_FALSE(parsed) << size;
+    EXPECT_EQ(parsed.error().code(), Code::kCorrupt);
+  }
+  bytes.push_back(0);
+  EXPECT_FALSE(ParseBlockTable(bytes, inventory, kExampleBlocks.size()));
+}
+
+TEST(BlockTable, WhatParsesHasExactlyOneByteForm) {
+  const Inventory inventory = ExampleInventory();
+  const Bytes bytes = BlockTableBytes(ExampleTable(), inventory);
+  SeededRng rng(1);
+  for (int round = 0; round < 200000; ++round) {
+    Bytes changed = bytes;
+    for (uint64_t n = 1 + rng.Next() % 3; n > 0; --n) {
+      changed[rng.Next() % changed.size()] = static_cast<uint8_t>(rng.Next());
+    }
+    const auto parsed = ParseBlockTable(changed, inventory, kExampleBlocks.size());
+    if (parsed) {
+      EXPECT_EQ(BlockTableBytes(*parsed, inventory), changed);
+    }
+  }
+}
+
+TEST(BlockTable, OtherVersionIsUnsupported) {
+  Bytes bytes = BlockTableBytes({}, {});
+  bytes[4] = 1;
+  EXPECT_EQ(ParseBlockTable(bytes, {}, 0).error().code(), Code::kUnsupported);
+  bytes[0] ^= 1;
+  EXPECT_EQ(ParseBlockTable(bytes, {}, 0).error().code(), Code::kCorrupt);
+}
+
+TEST(BlockTable, CheckBlockFindsAnyFlip) {
+  const BlockTable table = ExampleTable();
+  for (const BlockEntry& block : table.blocks) {
+    EXPECT_TRUE(CheckBlock(block, kExampleBlocks));
+    for (uint64_t i = 0; i < block.bytes; ++i) {
+      Bytes flipped = kExampleBlocks;
+      flipped[block.offset + i] ^= 1;
+      EXPECT_EQ(CheckBlock(block, flipped).error().code(), Code::kCorrupt);
+    }
+  }
+  BlockEntry outside = table.blocks[1];
+  outside.offset = UINT64_MAX;
+  EXPECT_EQ(CheckBlock(outside, kExampleBlocks).error().code(), Code::kCorrupt);
+  EXPECT_FALSE(CheckBlock(table.blocks[1], ByteSpan(kExampleBlocks).first(10)));
+}
+
+}  // namespace
+}  // namespace deltawire::format
