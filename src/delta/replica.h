@@ -69,6 +69,8 @@ class Replica {
   // What is staged, for a journal: ascending by (tensor, block).
   using StagedMap = std::map<std::pair<uint32_t, uint32_t>, StagedBlock>;
   const StagedMap& staged() const { return staged_; }
+  // What Undo would put back (the old bits).
+  const StagedMap& undo_log() const { return undo_; }
 
   // Host bytes held by staged changes and the undo log.
   uint64_t memory_bytes() const;

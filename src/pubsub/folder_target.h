@@ -2,7 +2,9 @@
 #pragma once
 
 #include <memory>
+#include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "pubsub/checkpoint.h"
@@ -25,18 +27,17 @@ class FolderTarget final : public CommitObserver {
   // Whether Open completed a commit that a crash had interrupted.
   bool recovered() const { return recovered_; }
 
-  Status BeforeCommit(const delta::Replica& replica, const format::Inventory& inventory,
-                      const delta::GridIndex& grid, const Version& version) override;
-  Status AfterCommit(const std::string& run, const Version& version) override;
+  Status BeforeWrite(const Write& write) override;
+  Status AfterWrite(const Write& write) override;
 
  private:
   FolderTarget() = default;
   Status Lock();
   Status Recover();
-  Status WriteState(const std::string& run, uint64_t number, const std::string& digest);
+  Status WriteState(std::string_view run, uint64_t number, const Digest& digest);
 
   std::string state_folder_;
-  Checkpoint checkpoint_;
+  std::optional<Checkpoint> checkpoint_;
   int lock_ = -1;
   bool recovered_ = false;
 };

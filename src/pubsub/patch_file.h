@@ -4,6 +4,7 @@
 #include <functional>
 #include <string>
 
+#include "base/clock.h"
 #include "base/parallel.h"
 #include "codec/codec.h"
 #include "device/backends.h"
@@ -15,6 +16,7 @@ struct PatchOptions {
   codec::Coding coding = codec::Coding::kStep;
   device::Backends backends = device::HostBackends();
   Parallel parallel;
+  Clock* clock = &SystemClock();
   // Told (done, total) in blocks; from one thread at a time.
   std::function<void(uint64_t, uint64_t)> progress;
 };

@@ -26,15 +26,23 @@ struct TargetTensor {
   TensorView view;
 };
 
-// Told around each commit, on the committing thread. A folder keeps its journal here.
+// Told around each write of live tensors, on the writing thread. A folder keeps its journal here.
 class CommitObserver {
  public:
   virtual ~CommitObserver() = default;
-  // Before the first write. An error cancels the commit: nothing has changed.
-  virtual Status BeforeCommit(const delta::Replica& replica, const format::Inventory& inventory,
-                              const delta::GridIndex& grid, const Version& version) = 0;
-  // After the last write. An error leaves the target unusable until it is opened again.
-  virtual Status AfterCommit(const std::string& run, const Version& version) = 0;
+  // What is about to be written.
+  struct Write {
+    const delta::Replica::StagedMap& changes;
+    bool undo;  // the changes' old bits are written (a rollback), not the new ones
+    const format::Inventory& inventory;
+    const delta::GridIndex& grid;
+    const std::string& run;
+    const Version& version;  // what the target is when the write is done
+  };
+  // Before the first write. An error cancels it: nothing has changed.
+  virtual Status BeforeWrite(const Write& write) = 0;
+  // After the last one. An error leaves the target unusable until it is opened again.
+  virtual Status AfterWrite(const Write& write) = 0;
 };
 
 struct SubscriberOptions {
@@ -82,25 +90,29 @@ class Subscriber {
   // Re-reads every live bit. kUnusable names what differs.
   Status Verify();
 
-  // Waits for a version above the committed one. Thread-safe beside everything else.
-  Result<std::optional<uint64_t>> NewerVersion(const sync::WaitOptions& wait, std::stop_token cancel = {});
+  // Waits for a version above `than` (nullopt: any). Touches nothing of this object: thread-safe beside all else.
+  Result<std::optional<uint64_t>> NewerVersion(std::optional<uint64_t> than, const sync::WaitOptions& wait,
+                                               std::stop_token cancel = {}) const;
 
   // Updates refused since Open because the result would have been wrong.
   uint64_t refusals() const { return refusals_; }
   uint64_t memory_bytes() const { return replica_ ? replica_->memory_bytes() : 0; }
 
  private:
-  explicit Subscriber(SubscriberOptions options, std::vector<TargetTensor> targets);
+  Subscriber(SubscriberOptions options, std::vector<TargetTensor> targets);
   Status Attach();
-  Result<Version> StageAlong(const sync::Path& path);
-  Status StagePatch(const sync::Step& step);
-  Status StageAnchor(const sync::Step& step);
+  // Plans from `position` and stages along the path.
+  Result<Version> StageFrom(const sync::Position& position, uint64_t target);
+  Result<uint64_t> StagePatch(const sync::Step& step);
+  Result<uint64_t> StageAnchor(const sync::Step& step);
+  Status WriteObserved(const Version& version, bool undo);
 
   SubscriberOptions options_;
   std::vector<TargetTensor> targets_;
   sync::Catalog catalog_;
   std::string run_;
-  std::shared_ptr<const format::Inventory> inventory_;  // of the run; also held by the catalog
+  std::shared_ptr<const format::Inventory> inventory_;  // of the run; the catalog keeps it too
+  std::string inventory_hash_;
   std::unique_ptr<delta::GridIndex> grid_;
   std::optional<delta::Replica> replica_;
   std::vector<std::string> unmanaged_;

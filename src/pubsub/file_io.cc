@@ -1,0 +1,66 @@
+#include "pubsub/file_io.h"
+
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+namespace deltawire::pubsub {
+namespace {
+
+Status WriteAll(int file, const std::string& path, ByteSpan bytes) {
+  while (!bytes.empty()) {
+    const ssize_t written = write(file, bytes.data(), bytes.size());
+    if (written < 0) {
+      if (errno == EINTR) continue;
+      return SystemError("write", path, errno);
+    }
+    bytes = bytes.subspan(static_cast<size_t>(written));
+  }
+  return {};
+}
+
+Status SyncFolderOf(const std::string& path) {
+  const std::string folder = std::filesystem::absolute(path).parent_path().string();
+  const int fd = open(folder.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+  if (fd < 0) return SystemError("open", folder, errno);
+  const int synced = fsync(fd);
+  const int error = errno;
+  close(fd);
+  if (synced != 0) return SystemError("sync", folder, error);
+  return {};
+}
+
+}  // namespace
+
+tl::unexpected<Error> SystemError(std::string_view what, std::string_view path, int error_number) {
+  const bool full = error_number == ENOSPC || error_number == EDQUOT || error_number == EFBIG;
+  return Fail(full ? Code::kNoSpace : Code::kIo, "can't {} {}: {}", what, path, std::strerror(error_number));
+}
+
+Status WriteFileDurably(const std::string& path, std::span<const ByteSpan> pieces) {
+  const std::string temporary = path + ".tmp";
+  const int file = open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
+  if (file < 0) return SystemError("create", temporary, errno);
+  Status status;
+  for (const ByteSpan piece : pieces) {
+    if (status) status = WriteAll(file, temporary, piece);
+  }
+  if (status && fsync(file) != 0) status = SystemError("sync", temporary, errno);
+  if (close(file) != 0 && status) status = SystemError("close", temporary, errno);
+  if (status && rename(temporary.c_str(), path.c_str()) != 0) status = SystemError("rename", temporary, errno);
+  if (!status) {
+    unlink(temporary.c_str());
+    return status;
+  }
+  return SyncFolderOf(path);
+}
+
+Status RemoveFileDurably(const std::string& path) {
+  if (unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError("remove", path, errno);
+  return SyncFolderOf(path);
+}
+
+}  // namespace deltawire::pubsub

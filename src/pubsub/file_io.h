@@ -1,0 +1,20 @@
+// Small durable files beside checkpoints.
+#pragma once
+
+#include <span>
+#include <string>
+
+#include "base/bytes.h"
+#include "base/status.h"
+
+namespace deltawire::pubsub {
+
+// Writes path + ".tmp", syncs it, renames it over path and syncs the folder: after a crash the old or the new file is
+// there, complete. kNoSpace when the disk is full; nothing is left behind on error.
+Status WriteFileDurably(const std::string& path, std::span<const ByteSpan> pieces);
+// Removes a file and syncs its folder; success when it is gone.
+Status RemoveFileDurably(const std::string& path);
+// kNoSpace or kIo for errno, as "can't <what> <path>: <reason>".
+tl::unexpected<Error> SystemError(std::string_view what, std::string_view path, int error_number);
+
+}  // namespace deltawire::pubsub

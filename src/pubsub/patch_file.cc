@@ -1,0 +1,263 @@
+#include "pubsub/patch_file.h"
+
+#include <unistd.h>
+
+#include <filesystem>
+#include <mutex>
+#include <numeric>
+
+#include "delta/encode.h"
+#include "delta/replica.h"
+#include "pubsub/checkpoint.h"
+#include "pubsub/file_io.h"
+
+namespace deltawire::pubsub {
+namespace {
+
+namespace fs = std::filesystem;
+
+// What standalone patches say where a run's would name run, writer and version.
+constexpr std::string_view kPatchRun = "patch";
+constexpr std::string_view kPatchWriter = "diff";
+
+// Counts finished blocks for a progress callback.
+class Progress {
+ public:
+  Progress(const PatchOptions& options, uint64_t total) : report_(options.progress), total_(total) {}
+  void Step() {
+    if (!report_) return;
+    const std::lock_guard lock(mutex_);
+    report_(++done_, total_);
+  }
+
+ private:
+  const std::function<void(uint64_t, uint64_t)>& report_;
+  std::mutex mutex_;
+  uint64_t done_ = 0;
+  uint64_t total_;
+};
+
+device::Block BlockOf(const PatchOptions& options, const TensorView& view, const Box& box, std::string_view name) {
+  return {options.backends, view, box, device::CastOfWidth(DtypeBytes(view.dtype)), DigestKey(name)};
+}
+
+struct LoadedPatch {
+  std::shared_ptr<Memory> file;
+  format::Inventory inventory;
+  std::unique_ptr<delta::GridIndex> grid;
+  delta::DecodedUpdate update;
+};
+
+Result<LoadedPatch> LoadPatch(const std::string& path, const PatchOptions& options) {
+  LoadedPatch patch;
+  DELTAWIRE_ASSIGN(patch.file, MapFile(path, false));
+  const ByteSpan bytes(static_cast<const uint8_t*>(patch.file->handle()), patch.file->size_bytes());
+  const auto load = [&]() -> Status {
+    DELTAWIRE_ASSIGN(const auto parsed, format::ParseUpdate(bytes));
+    DELTAWIRE_ASSIGN(patch.inventory, format::ReadInventory(parsed));
+    if (!parsed.header.base_digest) return Fail(Code::kCorrupt, "a standalone patch must name its base's digest");
+    patch.grid = std::make_unique<delta::GridIndex>(patch.inventory);
+    DELTAWIRE_ASSIGN(patch.update, delta::DecodeUpdate(bytes, patch.inventory, *patch.grid, options.parallel));
+    return {};
+  };
+  if (auto status = load(); !status) return Fail(status.error().Within(path));
+  return patch;
+}
+
+Version Describe(const LoadedPatch& patch) {
+  Version version;
+  version.number = patch.update.header.number;
+  version.base = patch.update.header.base;
+  version.digest = patch.update.header.digest;
+  for (const auto& tensor : patch.inventory.tensors) version.total += *ElementCount(tensor.shape);
+  for (const auto& block : patch.update.blocks) {
+    version.changed += block.changes.changed.size();
+    version.uncertain += block.changes.uncertain.size();
+    if (block.dense) version.dense += ElementCount(patch.grid->boxes(block.tensor)[block.block]);
+  }
+  version.sent = version.changed + version.uncertain + version.dense;
+  version.bytes = patch.file->size_bytes();
+  return version;
+}
+
+// Removes what an unfinished apply wrote.
+class TemporaryCopy {
+ public:
+  explicit TemporaryCopy(std::string path) : path_(std::move(path)) {}
+  ~TemporaryCopy() {
+    std::error_code error;
+    if (!path_.empty()) fs::remove_all(path_, error);
+  }
+  TemporaryCopy(const TemporaryCopy&) = delete;
+  TemporaryCopy& operator=(const TemporaryCopy&) = delete;
+  const std::string& path() const { return path_; }
+
+  Status CopyFrom(const std::string& from) {
+    std::error_code error;
+    if (!fs::is_directory(from, error)) {
+      fs::copy_file(from, path_, error);
+    } else if (fs::create_directory(path_, error); !error) {
+      for (auto entry = fs::recursive_directory_iterator(from, error); !error && entry != fs::end(entry);
+           entry.increment(error)) {
+        const fs::path name = fs::relative(entry->path(), from, error);
+        if (name == ".deltawire") {
+          entry.disable_recursion_pending();
+          continue;
+        }
+        if (!error) fs::copy(entry->path(), path_ / name, error);
+        if (error) break;
+      }
+    }
+    if (error) return SystemError("copy", from + " to " + path_, error.value());
+    return {};
+  }
+  Status RenameTo(const std::string& out) {
+    if (rename(path_.c_str(), out.c_str()) != 0) return SystemError("rename", path_, errno);
+    path_.clear();
+    return {};
+  }
+
+ private:
+  std::string path_;
+};
+
+}  // namespace
+
+Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& new_path, const std::string& out,
+                                const PatchOptions& options) {
+  const Stopwatch watch(*options.clock);
+  DELTAWIRE_ASSIGN(const Checkpoint was, Checkpoint::Open(old_path));
+  DELTAWIRE_ASSIGN(const Checkpoint now, Checkpoint::Open(new_path));
+  DELTAWIRE_ASSIGN(const format::Inventory inventory, was.MakeInventory());
+  DELTAWIRE_TRY(format::CompareTensors(inventory, now.Specs(), new_path, format::ExtraTensors::kRefuse));
+  const delta::GridIndex grid(inventory);
+
+  struct Found {
+    BlockChange change;
+    Digest before;
+    Digest after;
+  };
+  const auto& places = grid.places();
+  std::vector<Found> found(places.size());
+  Progress progress(options, places.size());
+  options.parallel.For(places.size(), [&](uint64_t i) {
+    const auto [tensor, block] = places[i];
+    const std::string& name = inventory.tensors[tensor].name;
+    const Box& box = grid.boxes(tensor)[block];
+    // Mapped files may start at odd bytes: a Block takes any alignment.
+    const TensorView& old_view = was.tensors()[tensor].view;
+    const TensorView& new_view = now.tensors()[tensor].view;
+    const device::Block old_block = BlockOf(options, old_view, box, name);
+    const device::Block new_block = BlockOf(options, new_view, box, name);
+    Found& result = found[i];
+    result.before = old_block.DigestNow();
+    result.after = new_block.DigestNow();
+    if (result.before != result.after) {
+      // A checkpoint's box is a run of its file unless the grid cuts columns; then it is read out first.
+      Bytes bits(uint64_t{old_block.elements()} * old_block.served_width());
+      old_block.Read(bits);
+      new_block.Compare(*BorrowHost(bits.data(), bits.size()), 0, result.change.changed, result.change.old_bits,
+                        result.change.new_bits);
+    }
+    progress.Step();
+  });
+
+  std::vector<delta::ChangedTensor> tensors;
+  Digest base;
+  Digest state;
+  for (size_t i = 0; i < places.size();) {
+    delta::ChangedTensor tensor{places[i].tensor, {}, {}};
+    for (; i < places.size() && places[i].tensor == tensor.tensor; ++i) {
+      base += found[i].before;
+      tensor.after += found[i].after;
+      if (!found[i].change.empty()) {
+        tensor.blocks.push_back({places[i].block, std::move(found[i].change), found[i].after});
+      }
+    }
+    state += tensor.after;
+    if (!tensor.blocks.empty()) tensors.push_back(std::move(tensor));
+  }
+
+  format::UpdateHeader header;
+  header.run = kPatchRun;
+  header.writer = kPatchWriter;
+  header.inventory = format::InventoryHash(inventory);
+  header.base_digest = base;
+  header.digest = state;
+  DELTAWIRE_ASSIGN(const auto update, delta::EncodeUpdate(header, inventory, grid, tensors, options.coding,
+                                                          format::EmbedInventory::kYes, options.parallel));
+  const ByteSpan pieces[] = {update.frame.head, update.blocks, update.frame.tail};
+  DELTAWIRE_TRY(WriteFileDurably(out, pieces));
+
+  Version version;
+  version.digest = state;
+  for (const auto& tensor : tensors) {
+    for (const auto& block : tensor.blocks) version.changed += block.change.changed.size();
+  }
+  for (const auto& tensor : inventory.tensors) version.total += *ElementCount(tensor.shape);
+  version.sent = version.changed;
+  version.bytes = update.size_bytes();
+  version.seconds = watch.Seconds();
+  return version;
+}
+
+Result<Version> ApplyPatch(const std::string& base_path, const std::string& patch_path, const std::string& out,
+                           const PatchOptions& options) {
+  const Stopwatch watch(*options.clock);
+  std::error_code error;
+  if (fs::exists(out, error)) return Fail(Code::kExists, "{} exists already; remove it or choose another name", out);
+  DELTAWIRE_ASSIGN(const LoadedPatch patch, LoadPatch(patch_path, options));
+  {
+    // Before anything is copied: most refusals need only the headers.
+    DELTAWIRE_ASSIGN(const Checkpoint base, Checkpoint::Open(base_path));
+    DELTAWIRE_TRY(format::CompareTensors(patch.inventory, base.Specs(), base_path, format::ExtraTensors::kRefuse));
+  }
+  const std::string parent = fs::absolute(fs::path(out)).parent_path().string();
+  const std::string name = fs::path(out).filename().string();
+  TemporaryCopy copy(fmt::format("{}/.{}.deltawire-{}", parent, name.empty() ? "out" : name, getpid()));
+  DELTAWIRE_TRY(copy.CopyFrom(base_path));
+  {
+    DELTAWIRE_ASSIGN(const Checkpoint target, Checkpoint::Open(copy.path(), true));
+    std::vector<delta::ReplicaTensor> tensors;
+    for (const auto& tensor : target.tensors()) tensors.push_back({{tensor.view}});
+    DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(options.backends, patch.inventory, *patch.grid,
+                                                          std::move(tensors), options.parallel));
+    if (replica.digest() != *patch.update.header.base_digest) {
+      return Fail(Code::kWrongBase,
+                  "the patch was made from a checkpoint with state digest {}, {} has {}; apply it to the checkpoint it was "
+                  "made from",
+                  patch.update.header.base_digest->Hex(), base_path, replica.digest().Hex());
+    }
+    DELTAWIRE_TRY(replica.Stage(patch.update));
+    DELTAWIRE_TRY(replica.Commit());
+    DELTAWIRE_TRY(replica.Verify());
+    DELTAWIRE_TRY(target.Sync());
+  }
+  DELTAWIRE_TRY(copy.RenameTo(out));
+  Version version = Describe(patch);
+  version.seconds = watch.Seconds();
+  return version;
+}
+
+Result<Version> VerifyPatch(const std::string& patch_path, const PatchOptions& options) {
+  DELTAWIRE_ASSIGN(const LoadedPatch patch, LoadPatch(patch_path, options));
+  return Describe(patch);
+}
+
+Result<Digest> DigestCheckpoint(const std::string& path, const PatchOptions& options) {
+  DELTAWIRE_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(path));
+  DELTAWIRE_ASSIGN(const format::Inventory inventory, checkpoint.MakeInventory());
+  const delta::GridIndex grid(inventory);
+  std::vector<Digest> digests(grid.places().size());
+  Progress progress(options, digests.size());
+  options.parallel.For(digests.size(), [&](uint64_t i) {
+    const auto [tensor, block] = grid.places()[i];
+    digests[i] = BlockOf(options, checkpoint.tensors()[tensor].view, grid.boxes(tensor)[block],
+                         inventory.tensors[tensor].name)
+                     .DigestNow();
+    progress.Step();
+  });
+  return std::accumulate(digests.begin(), digests.end(), Digest{});
+}
+
+}  // namespace deltawire::pubsub

@@ -1,0 +1,279 @@
+#include "pubsub/subscriber.h"
+
+#include <algorithm>
+#include <map>
+#include <set>
+
+#include "pubsub/anchor_io.h"
+
+namespace deltawire::pubsub {
+namespace {
+
+// Failures of one path that another path, through an anchor, can go around.
+bool AnchorMayHelp(Code code) {
+  return code == Code::kDetectorFault || code == Code::kWrongBase || code == Code::kCorrupt || code == Code::kNotFound;
+}
+
+bool SameElements(const TensorView& a, const TensorView& b) {
+  return a.memory->handle() == b.memory->handle() && a.offset_bytes == b.offset_bytes && a.strides == b.strides;
+}
+
+}  // namespace
+
+Subscriber::Subscriber(SubscriberOptions options, std::vector<TargetTensor> targets)
+    : options_(std::move(options)), targets_(std::move(targets)), catalog_(options_.store, options_.run) {}
+
+Result<std::unique_ptr<Subscriber>> Subscriber::Open(SubscriberOptions options, std::vector<TargetTensor> targets) {
+  std::set<std::string_view> names;
+  for (const TargetTensor& target : targets) {
+    if (!names.insert(target.name).second) {
+      return Fail(Code::kInvalidArgument, "the receiver names tensor {} twice", target.name);
+    }
+    DELTAWIRE_TRY(CheckInside(target.view, target.name));
+  }
+  return std::unique_ptr<Subscriber>(new Subscriber(std::move(options), std::move(targets)));
+}
+
+Result<Digest> Subscriber::digest() const {
+  if (!replica_) return Fail(Code::kNotFound, "nothing has been proved yet: the run has not been seen");
+  return replica_->digest();
+}
+
+Status Subscriber::Attach() {
+  DELTAWIRE_ASSIGN(const uint64_t newest, catalog_.Newest());
+  DELTAWIRE_ASSIGN(const auto record, catalog_.Load(newest));
+  DELTAWIRE_ASSIGN(auto inventory, catalog_.LoadInventory(record.manifest.inventory));
+
+  std::map<std::string_view, uint32_t> index;
+  for (uint32_t i = 0; i < inventory->tensors.size(); ++i) {
+    index[inventory->tensors[i].name] = i;
+    for (const auto& alias : inventory->tensors[i].aliases) index[alias] = i;
+  }
+  std::vector<delta::ReplicaTensor> tensors(inventory->tensors.size());
+  std::vector<format::TensorSpec> specs;
+  std::vector<std::string> unmanaged;
+  std::map<std::pair<void*, uint64_t>, uint32_t> owner;  // by first byte
+  for (const TargetTensor& target : targets_) {
+    const auto known = index.find(target.name);
+    if (known == index.end()) {
+      unmanaged.push_back(target.name);
+      continue;
+    }
+    specs.push_back({target.name, target.view.dtype, target.view.shape});
+    auto& views = tensors[known->second].views;
+    const bool seen = std::any_of(views.begin(), views.end(),
+                                  [&](const TensorView& view) { return SameElements(view, target.view); });
+    if (!seen) views.push_back(target.view);
+    if (ElementCount(target.view.shape).value_or(0) == 0) continue;
+    const auto [first, fresh] =
+        owner.try_emplace({target.view.memory->handle(), target.view.offset_bytes}, known->second);
+    if (!fresh && first->second != known->second) {
+      return Fail(Code::kMismatch,
+                  "the receiver keeps {} and {} in the same memory, but the run serves them as different tensors; untie "
+                  "them in the engine",
+                  inventory->tensors[first->second].name, inventory->tensors[known->second].name);
+    }
+  }
+  DELTAWIRE_TRY(format::CompareTensors(*inventory, specs, "the receiver", format::ExtraTensors::kAllow));
+  auto grid = std::make_unique<delta::GridIndex>(*inventory);
+  DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(options_.backends, *inventory, *grid, std::move(tensors),
+                                                        options_.parallel));
+  std::sort(unmanaged.begin(), unmanaged.end());
+  run_ = record.manifest.run;
+  inventory_ = std::move(inventory);
+  inventory_hash_ = record.manifest.inventory;
+  grid_ = std::move(grid);
+  replica_.emplace(std::move(replica));
+  unmanaged_ = std::move(unmanaged);
+  if (!unmanaged_.empty()) {
+    options_.log->Log(LogLevel::kInfo, fmt::format("{} tensors of the receiver are not part of run {} (first: {})",
+                                                   unmanaged_.size(), run_, unmanaged_.front()));
+  }
+  return {};
+}
+
+Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
+  if (unusable_) {
+    return Fail(Code::kUnusable, "a write to the live tensors failed half-way; load the engine again");
+  }
+  if (pinned_ && !number) {
+    return Fail(Code::kInvalidArgument,
+                "pinned at version {} by a rollback; give a version to move to, or unpin",
+                version_ ? std::to_string(version_->number) : "none");
+  }
+  const Stopwatch watch(*options_.clock);
+  if (!replica_) DELTAWIRE_TRY(Attach());
+  replica_->DiscardStaged();
+  staged_.reset();
+  uint64_t target = 0;
+  if (number) {
+    target = *number;
+  } else {
+    DELTAWIRE_ASSIGN(target, catalog_.Newest());
+  }
+  if (version_ && version_->number == target) {
+    staged_ = version_;
+    return *staged_;
+  }
+
+  const sync::Position here{version_ ? std::optional<uint64_t>(version_->number) : std::nullopt, replica_->digest()};
+  auto staged = StageFrom(here, target);
+  if (!staged && AnchorMayHelp(staged.error().code())) {
+    replica_->DiscardStaged();
+    if (staged.error().code() == Code::kDetectorFault) ++refusals_;
+    options_.log->Log(LogLevel::kWarning, fmt::format("version {} refused, looking for an anchor: {}", target,
+                                                      staged.error().message()));
+    auto again = StageFrom({}, target);
+    // Without another way the first error is the one that tells what is wrong.
+    if (again) {
+      again->notes.push_back(staged.error().message());
+      staged = std::move(again);
+    }
+  }
+  if (!staged) {
+    replica_->DiscardStaged();
+    return staged;
+  }
+  staged->seconds = watch.Seconds();
+  staged_ = *staged;
+  return staged;
+}
+
+Result<Version> Subscriber::StageFrom(const sync::Position& position, uint64_t target) {
+  Stopwatch stage(*options_.clock);
+  DELTAWIRE_ASSIGN(const sync::Path path, catalog_.Plan({.position = position,
+                                                         .target = target,
+                                                         .allow_rollback = false,
+                                                         .codings = options_.codings}));
+  if (path.target.manifest.inventory != inventory_hash_) {
+    return Fail(Code::kMismatch, "version {} has inventory {}, this receiver is attached to {}; open it again",
+                path.target.number(), path.target.manifest.inventory, inventory_hash_);
+  }
+  if (!version_ && path.start) {
+    DELTAWIRE_ASSIGN(const auto record, catalog_.Load(*path.start));
+    version_ = VersionFromManifest(record.manifest);
+  }
+  const double plan_seconds = stage.Seconds();
+  stage = Stopwatch(*options_.clock);
+  Version version = VersionFromManifest(path.target.manifest);
+  for (const sync::Step& step : path.steps) {
+    DELTAWIRE_ASSIGN(const uint64_t bytes,
+                     step.kind == sync::Step::Kind::kAnchor ? StageAnchor(step) : StagePatch(step));
+    version.bytes += bytes;
+  }
+  if (replica_->staged_digest() != path.target.manifest.digest) {
+    return Fail(Code::kWrongBase, "the path to version {} leads to state {}, its manifest says {}", target,
+                replica_->staged_digest().Hex(), path.target.manifest.digest.Hex());
+  }
+  version.sent = replica_->staged_elements();
+  version.stages = {{"plan", plan_seconds}, {"stage", stage.Seconds()}};
+  return version;
+}
+
+Result<uint64_t> Subscriber::StagePatch(const sync::Step& step) {
+  const format::Manifest& manifest = step.record.manifest;
+  uint64_t bytes = 0;
+  for (size_t i = 0; i < manifest.parts.size(); ++i) {
+    if (manifest.parts[i].coding != step.coding) continue;
+    const auto& name = manifest.parts[i].object.name;
+    DELTAWIRE_ASSIGN(const Bytes file, catalog_.ReadPart(manifest, i));
+    auto decoded = delta::DecodeUpdate(file, *inventory_, *grid_, options_.parallel);
+    if (!decoded) return Fail(decoded.error().Within(name));
+    const format::UpdateHeader& header = decoded->header;
+    if (header.run != manifest.run || header.number != manifest.number || header.inventory != manifest.inventory ||
+        header.digest != manifest.digest) {
+      return Fail(Code::kCorrupt,
+                  "{} says it is version {} of run {} with digest {}, its manifest says version {} of run {} with {}", name,
+                  header.number, header.run, header.digest.Hex(), manifest.number, manifest.run, manifest.digest.Hex());
+    }
+    if (auto status = replica_->Stage(*decoded); !status) return Fail(status.error().Within(name));
+    bytes += file.size();
+  }
+  return bytes;
+}
+
+Result<uint64_t> Subscriber::StageAnchor(const sync::Step& step) {
+  DELTAWIRE_ASSIGN(const auto digests, catalog_.ReadTensorDigests(*step.anchor));
+  DELTAWIRE_ASSIGN(const auto reader, AnchorReader::Open(catalog_.store(), *step.anchor, *inventory_));
+  const auto read = [&](uint32_t tensor, uint32_t block, MutableByteSpan bits) {
+    return reader.ReadBox(tensor, grid_->boxes(tensor)[block], bits);
+  };
+  if (auto status = replica_->StageFull(read, digests); !status) {
+    return Fail(status.error().Within(fmt::format("anchor {}", step.anchor->number)));
+  }
+  uint64_t bytes = 0;
+  for (const auto& file : step.anchor->files) {
+    if (file.name.ends_with(".safetensors")) bytes += file.bytes;
+  }
+  return bytes;
+}
+
+Status Subscriber::WriteObserved(const Version& version, bool undo) {
+  // A copy: Commit moves the staged map to the undo log.
+  const auto write = [&](const delta::Replica::StagedMap& changes) {
+    return CommitObserver::Write{changes, undo, *inventory_, *grid_, run_, version};
+  };
+  if (options_.observer != nullptr) {
+    DELTAWIRE_TRY(options_.observer->BeforeWrite(write(undo ? replica_->undo_log() : replica_->staged())));
+  }
+  Status status = undo ? replica_->Undo() : replica_->Commit();
+  if (status && options_.observer != nullptr) status = options_.observer->AfterWrite(write(replica_->undo_log()));
+  if (!status) {
+    unusable_ = true;
+    version_.reset();
+    return Fail(Code::kUnusable, "{}", status.error().message());
+  }
+  return {};
+}
+
+Result<Version> Subscriber::Commit() {
+  if (!staged_) return Fail(Code::kInvalidArgument, "nothing is staged; call stage() first");
+  Version version = *std::exchange(staged_, std::nullopt);
+  if (version_ && version_->number == version.number) return version;
+  const Stopwatch watch(*options_.clock);
+  if (auto status = WriteObserved(version, false); !status) {
+    if (!unusable_) staged_ = std::move(version);  // cancelled before the first write
+    return Fail(status.error());
+  }
+  version.stages.emplace_back("commit", watch.Seconds());
+  previous_ = std::exchange(version_, version);
+  pinned_ = false;
+  return version;
+}
+
+Result<Version> Subscriber::Update(std::optional<uint64_t> number) {
+  const Stopwatch watch(*options_.clock);
+  DELTAWIRE_TRY(Stage(number));
+  DELTAWIRE_ASSIGN(Version version, Commit());
+  version.seconds = watch.Seconds();
+  version_->seconds = version.seconds;
+  return version;
+}
+
+Result<Version> Subscriber::Rollback() {
+  if (unusable_) return Fail(Code::kUnusable, "a write to the live tensors failed half-way; load the engine again");
+  if (!previous_ || !replica_ || !replica_->can_undo()) {
+    return Fail(Code::kInvalidArgument,
+                "there is no version to go back to: only the last commit can be undone, once, and only to a version");
+  }
+  const Version version = *previous_;
+  DELTAWIRE_TRY(WriteObserved(version, true));
+  version_ = version;
+  previous_.reset();
+  staged_.reset();
+  pinned_ = true;
+  return version;
+}
+
+Status Subscriber::Verify() {
+  if (!replica_) DELTAWIRE_TRY(Attach());
+  return replica_->Verify();
+}
+
+Result<std::optional<uint64_t>> Subscriber::NewerVersion(std::optional<uint64_t> than, const sync::WaitOptions& wait,
+                                                         std::stop_token cancel) const {
+  sync::Catalog catalog(options_.store, options_.run);
+  return sync::WaitForNewer(catalog, than, wait, *options_.clock, std::move(cancel));
+}
+
+}  // namespace deltawire::pubsub
