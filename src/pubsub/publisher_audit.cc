@@ -91,7 +91,7 @@ Result<AuditReport> Publisher::Audit() {
   report.number = newest.number();
   report.tensors = inventory_.tensors.size();
   std::mutex mutex;
-  DELTAWIRE_TRY(ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+  const auto compare = [&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
     const Box& box = watch.boxes()[block];
     const uint32_t width = DtypeBytes(watch.served());
     const auto cast = device::CastOfWidth(width);
@@ -123,7 +123,8 @@ Result<AuditReport> Publisher::Audit() {
       if (report.first_wrong.size() < 10) report.first_wrong.push_back(watch.name() + " " + BoxText(box));
     }
     return {};
-  }));
+  };
+  DELTAWIRE_TRY(ForEachBlock(compare));
   return report;
 }
 
