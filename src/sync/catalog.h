@@ -19,10 +19,6 @@
 
 namespace deltawire::sync {
 
-// LATEST: the number of a version in decimal and a newline. A hint: it can show a version that a listing does
-// not show yet, and nothing else.
-inline constexpr std::string_view kLatestName = "LATEST";
-
 // One thread at a time. What is missing in the store is kNotFound, what contradicts its hash or grammar is
 // kCorrupt; messages name the object, found, expected and the remedy. Nothing is cached but the run id and the
 // inventories, so objects that appear or disappear are noticed.
@@ -40,7 +36,8 @@ class Catalog {
 
   // Numbers of the versions whose manifests exist, ascending, possibly with gaps. Empty for an empty run.
   Result<std::vector<uint64_t>> Versions();
-  // The highest of them; kNotFound for an empty run.
+  // The highest of them; kNotFound for an empty run. LATEST may add a version that the listing lacks, if its
+  // manifest exists, and can do nothing else.
   Result<uint64_t> Newest();
   // kWrongRun for a manifest of another run.
   Result<VersionRecord> Load(uint64_t number);
@@ -66,11 +63,13 @@ class Catalog {
   Result<Path> Plan(const PathRequest& request);
 
  private:
-  Result<Bytes> ReadObject(const format::ObjectRef& object, uint64_t number);
-  Result<std::vector<Digest>> ReadDigestTable(const std::optional<format::ObjectRef>& object, uint64_t number,
-                                              const std::string& inventory);
+  Result<std::vector<uint64_t>> ListNumbers(std::string_view prefix,
+                                            std::optional<uint64_t> (*number_from)(std::string_view));
+  Result<VersionRecord> LoadUnpinned(uint64_t number);
   Status CheckRun(const std::string& run, const std::string& object);
-  Result<VersionRecord> LoadUnchecked(uint64_t number);
+  Result<Bytes> ReadObject(const format::ObjectRef& object, std::string_view what);
+  Result<std::vector<Digest>> ReadDigestTable(const std::optional<format::ObjectRef>& object,
+                                              const std::string& inventory, std::string_view what);
 
   std::shared_ptr<Store> store_;
   std::optional<std::string> run_;

@@ -37,21 +37,22 @@ class VersionAttempt {
   const std::string& attempt() const { return attempt_; }
 
   // Writes the pieces, one after the other, as the next part. The caller adds the coding and the block table's
-  // range to make the ManifestPart. After an error: give up this attempt and begin another.
+  // range to make the ManifestPart. After an error it may be repeated, or the attempt given up.
   Result<format::ObjectRef> PutPart(std::span<const ByteSpan> pieces);
   // For Manifest::tensor_digests; once. In inventory order.
   Result<format::ObjectRef> PutTensorDigests(std::span<const Digest> digests);
 
-  // Fixes the manifest's bytes: run, number, writer, attempt and created_unix_ns are filled in; parts and
-  // tensor_digests must be exactly what was put here (kInvalidArgument otherwise, and for a manifest that
-  // CheckManifest refuses or whose base is not the version it claims). The record's hash is what an anchor
-  // written before Commit names. Once.
+  // Fixes the manifest's bytes: run, number, writer, attempt and created_unix_ns are filled in. kInvalidArgument
+  // unless parts and tensor_digests are exactly what was put here, CheckManifest accepts it, and a base or
+  // original is the version it claims to be; kMismatch when the inventory is not the run's. The record's hash is
+  // what an anchor written before Commit names. Once.
   Result<VersionRecord> Seal(format::Manifest manifest);
 
   // Creates the sealed manifest: the version exists from here on, durably. Then LATEST, best effort.
+  // Repeating it after success does nothing.
   //  kFenced   another writer published this number, or a later one: this writer is finished for good
   //  kIo       unclear, the version may exist: call Commit again, or destroy the attempt and Settle later
-  //  others    the version does not exist
+  //  others    the version does not exist (unless an earlier try was unclear)
   Status Commit();
 
  private:
@@ -60,6 +61,7 @@ class VersionAttempt {
       : writer_(&writer), number_(number), attempt_(std::move(attempt)) {}
 
   Result<format::ObjectRef> PutObject(std::string name, std::span<const ByteSpan> pieces);
+  Status CheckParts(const format::Manifest& manifest) const;
 
   CatalogWriter* writer_;
   uint64_t number_;
@@ -84,10 +86,11 @@ class AnchorAttempt {
   // name: one component. The writer must not outlive the attempt; the condition of its Commit is ignored.
   Result<std::unique_ptr<ObjectWriter>> CreateFile(std::string_view name);
   Status PutFile(std::string_view name, ByteSpan bytes);
-  // For AnchorManifest::tensor_digests; once. In inventory order.
+  // For AnchorManifest::tensor_digests, as an object beside the files. In inventory order.
   Status PutTensorDigests(std::span<const Digest> digests);
 
-  // Lists the files and makes the anchor visible. kIo: unclear; BeginAnchor for the same record tells.
+  // Lists the files and makes the anchor visible. kIo: unclear, the anchor may exist; BeginAnchor for the same
+  // record tells.
   Status Commit();
 
  private:
@@ -95,6 +98,8 @@ class AnchorAttempt {
   friend class AnchorFile;
   AnchorAttempt(CatalogWriter& writer, format::AnchorManifest manifest)
       : writer_(&writer), manifest_(std::move(manifest)) {}
+
+  std::string ObjectName(std::string_view file) const;
 
   CatalogWriter* writer_;
   format::AnchorManifest manifest_;  // grows by each file
@@ -143,10 +148,11 @@ class CatalogWriter {
   // exists without its anchor). kExists when the version has one. Leftovers of other attempts are replaced.
   Result<std::unique_ptr<AnchorAttempt>> BeginAnchor(const VersionRecord& version);
 
-  // Deletes objects of updates and anchors that no manifest lists and that are at least min_age_ms old by the
-  // store's times, and temporary leftovers of that age; returns how many. Never what this writer has open or
-  // unsettled. min_age_ms must exceed the longest time between a part and its manifest, retries included.
-  // kUnsupported for a store without modification times. Reads every manifest of a version with old objects.
+  // Deletes update objects that no manifest lists and files of anchors that have no manifest, if at least
+  // min_age_ms old by the store's times, and temporary leftovers of that age; returns how many. Never what this
+  // writer has open or unsettled, and nothing that a writer of catalogs would not have named so. min_age_ms must
+  // exceed the longest time between a part and its manifest, retries included. kUnsupported for a store without
+  // modification times. Reads the manifest of every version that has old objects.
   Result<uint64_t> CollectGarbage(int64_t min_age_ms);
 
  private:
@@ -164,15 +170,23 @@ class CatalogWriter {
 
   static Status CheckStart(const Store& store, const Options& options);
   Status CheckNotFenced() const;
-  tl::unexpected<Error> Fence(std::string_view what_was_found);
+  tl::unexpected<Error> Fence(std::string_view found);
+  // kInvalidArgument unless the version exists with this digest, and this hash if one is given.
+  Status CheckVersion(uint64_t number, const std::string* sha256, const Digest& digest, std::string_view what);
+
   Status CommitManifest(const VersionRecord& record, const std::string& text);
+  void Committed(const VersionRecord& record);
   // Success: our bytes are there. kNotFound: nothing is. kFenced: another's.
   Status ReadBack(const VersionRecord& record, const std::string& text);
-  Status CheckNotOvertaken(uint64_t number);
-  // create-if-absent, or its imitation for a declared single writer.
+  // Says which version above `number` exists, if LATEST knows of one: a writer that slept while another took over,
+  // and whose number retention has since made free again, would meet nobody there.
+  std::optional<std::string> LaterVersion(uint64_t number);
+  // Create-if-absent, or its imitation for a declared single writer.
   Status PutIfAbsent(const std::string& name, ByteSpan bytes);
-  void WriteLatest(uint64_t number);
   void DeleteAll(const std::vector<std::string>& names);
+
+  Result<std::vector<std::string>> OldUnlistedUpdates(int64_t newest_unix_nanos);
+  Result<std::vector<std::string>> OldUnlistedAnchorFiles(int64_t newest_unix_nanos);
 
   std::shared_ptr<Store> store_;
   Options options_;
@@ -181,8 +195,8 @@ class CatalogWriter {
   std::optional<VersionRecord> newest_;
   std::optional<Pending> pending_;
   std::optional<Error> fenced_;
-  std::optional<std::string> open_attempt_;
-  std::optional<uint64_t> open_anchor_;
+  std::optional<std::string> open_attempt_;  // attempt id
+  std::optional<uint64_t> open_anchor_;      // version number
 };
 
 }  // namespace deltawire::sync
