@@ -1,6 +1,6 @@
 """Each header compiles alone: it includes what it uses.
 
-`*-inl.h` are left out: Highway compiles them once for each target, inside the source that names them, and never
+`*-inl.h` are left out: Highway compiles them once for each target, inside the source that names them, and not
 on the baseline that a lone compilation sees.
 """
 

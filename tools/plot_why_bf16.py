@@ -5,6 +5,7 @@ The data (about 100 MB) is not in the repository: SHARED/data, SHARED being `../
 
 import json
 import sys
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -61,7 +62,7 @@ def updates(folder):
 
 
 def predicted(update, exponent):
-    """Chance that a drift of `update` crosses a rounding boundary: spacing of BF16 at exponent e is 2^(e-134)."""
+    """Chance that `update` crosses a rounding boundary. The spacing of BF16 at exponent e is 2^(e-134)."""
     return np.minimum(1.0, update * np.exp2(134.0 - exponent))
 
 
@@ -77,6 +78,11 @@ def main():
     sizes, moved = updates(data / "steady")
     mean_update = sizes.mean()
     print(f"FP32 weights that the step changes: {moved:.2%}")
+    steady = [bits(data / f"steady/v{version:04d}.safetensors") for version in range(8, 13)]
+    single = sum((old != new).mean() for old, new in pairwise(steady))
+    print(
+        f"four steps: {(steady[0] != steady[-1]).mean():.3%} changed, the four shares add up to {single:.3%}"
+    )
     print(f"mean |update| at lr 1e-6: {mean_update:.2e}, largest {sizes.max():.2e}")
 
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 3.8), width_ratios=[3, 2])
