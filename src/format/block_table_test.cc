@@ -37,7 +37,21 @@ TEST(BlockTable, Example) {
   const BlockTable table = ExampleTable();
   ASSERT_TRUE(CheckBlockTable(table, ExampleInventory(), kExampleBlocks.size()));
   const Bytes bytes = BlockTableBytes(table, ExampleInventory());
-  EXPECT_EQ(ToHex(bytes), "TABLE");
+  EXPECT_EQ(ToHex(bytes),
+            "44574254"
+            "00"
+            "02"
+            "20a7623fc2ec7223"
+            "02"
+            "010001"
+            "010202"
+            "02030201"
+            "161bf0ed0262763f"
+            "03000000000000000400000000000000"
+            "0005"
+            "00080000"
+            "b7f434718fd7e84d"
+            "05000000000000000600000000000000");
   EXPECT_EQ(ParseBlockTable(bytes, ExampleInventory(), kExampleBlocks.size()), table);
 }
 

@@ -198,16 +198,19 @@ Result<Inventory> ParseInventory(ByteSpan text) {
   return inventory;
 }
 
-Bytes CompressInventory(const Inventory& inventory) {
+Result<Bytes> CompressInventory(const Inventory& inventory) {
   const std::string text = InventoryText(inventory);
   Bytes out;
   AppendVarint(text.size(), out);
   const size_t start = out.size();
   uLongf bytes = compressBound(text.size());
   out.resize(start + bytes);
-  // Only fails when the output is smaller than compressBound.
-  compress2(out.data() + start, &bytes, reinterpret_cast<const Bytef*>(text.data()), text.size(),
-            Z_BEST_COMPRESSION);
+  const int status = compress2(out.data() + start, &bytes, reinterpret_cast<const Bytef*>(text.data()),
+                               text.size(), Z_BEST_COMPRESSION);
+  if (status != Z_OK) {
+    return Fail(Code::kInternal, "zlib status {} while compressing an inventory of {} bytes", status,
+                text.size());
+  }
   out.resize(start + bytes);
   return out;
 }

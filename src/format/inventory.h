@@ -59,7 +59,7 @@ std::string InventoryHash(const Inventory& inventory);
 Result<Inventory> ParseInventory(ByteSpan text);
 
 // zlib of InventoryText after its size (LEB128): how standalone patches carry it.
-Bytes CompressInventory(const Inventory& inventory);
+Result<Bytes> CompressInventory(const Inventory& inventory);
 // Total: at most kMaxInventoryBytes are inflated.
 Result<Inventory> DecompressInventory(ByteSpan compressed);
 

@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <numeric>
 #include <string_view>
 #include <tuple>
 #include <unordered_set>
 #include <utility>
 
+#include "base/hash.h"
 #include "format/json.h"
 #include "format/text.h"
 
@@ -246,14 +246,17 @@ class HeaderVisitor final : public JsonVisitor {
   std::vector<std::unordered_set<std::string>> nested_keys_;
 };
 
-// The first name that occurs twice.
+// A name that occurs twice. Sorted by hash first: comparing a million long names with common beginnings would
+// take half of the time of reading them.
 const std::string* FindDuplicate(const std::vector<SafetensorsEntry>& entries) {
-  std::vector<uint32_t> order(entries.size());
-  std::iota(order.begin(), order.end(), 0u);
-  std::sort(order.begin(), order.end(),
-            [&](uint32_t a, uint32_t b) { return entries[a].name < entries[b].name; });
-  for (size_t i = 1; i < order.size(); ++i) {
-    if (entries[order[i - 1]].name == entries[order[i]].name) return &entries[order[i]].name;
+  std::vector<std::pair<uint64_t, const std::string*>> names;
+  names.reserve(entries.size());
+  for (const auto& entry : entries) names.emplace_back(Xxh3_64(AsBytes(entry.name)), &entry.name);
+  std::sort(names.begin(), names.end(), [](const auto& a, const auto& b) {
+    return std::tie(a.first, *a.second) < std::tie(b.first, *b.second);
+  });
+  for (size_t i = 1; i < names.size(); ++i) {
+    if (*names[i - 1].second == *names[i].second) return names[i].second;
   }
   return nullptr;
 }

@@ -37,7 +37,7 @@ TEST(Safetensors, Example) {
   EXPECT_EQ(AsText(ByteSpan(*bytes).subspan(8)),
             R"({"__metadata__":{"format":"pt"},"b":{"dtype":"F32","shape":[],"data_offsets":[0,4]},)"
             R"("a":{"dtype":"BF16","shape":[2],"data_offsets":[4,8]}})"
-            "   ");
+            "      ");
   EXPECT_EQ(ToHex(ByteSpan(*bytes).first(8)), "9000000000000000");
   const auto parsed = ParseSafetensors(*bytes, bytes->size() + 8);
   ASSERT_TRUE(parsed) << parsed.error().message();

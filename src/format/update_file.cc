@@ -172,7 +172,7 @@ Result<UpdateFrame> FrameUpdate(const UpdateHeader& header, const BlockTable& ta
   std::vector<SafetensorsEntry> entries = {section(kBlocksTensor, blocks.size()),
                                            section(kEntropyTensor, entropy.size())};
   if (embed == EmbedInventory::kYes) {
-    const Bytes compressed = CompressInventory(inventory);
+    DELTAWIRE_ASSIGN(const Bytes compressed, CompressInventory(inventory));
     frame.tail.insert(frame.tail.end(), compressed.begin(), compressed.end());
     entries.push_back(section(kInventoryTensor, compressed.size()));
   }

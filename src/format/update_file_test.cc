@@ -41,7 +41,14 @@ bool Same(const ParsedUpdate& a, const ParsedUpdate& b) {
 TEST(UpdateFile, Example) {
   const BuiltUpdate update = Example();
   const uint64_t n = LoadLe<uint64_t>(update.file.data());
-  EXPECT_EQ(AsText(ByteSpan(update.file).subspan(8, n)), "HEADER");
+  EXPECT_EQ(
+      AsText(ByteSpan(update.file).subspan(8, n)),
+      R"({"__metadata__":{"base":"41","base_digest":"00000000000000010000000000000002","content":"530fd2008ef)"
+      R"(a2704ce203cf648d198c8","digest":"00000000000000030000000000000004","format":"deltawire.update","form)"
+      R"(at_version":"0","inventory":"f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de","numb)"
+      R"(er":"42","run":"run7","writer":"w0"},"deltawire.blocks":{"dtype":"U8","shape":[11],"data_offsets":[0)"
+      R"(,11]},"deltawire.entropy":{"dtype":"U8","shape":[2],"data_offsets":[11,13]},"deltawire.table":{"dtyp)"
+      R"(e":"U8","shape":[79],"data_offsets":[13,92]}}       )");
   EXPECT_EQ(update.table.offset, 8 + n + 13);
   EXPECT_EQ(update.table.offset + update.table.bytes, update.file.size());
   EXPECT_EQ(update.table.sha256, ToHex(Sha256(ByteSpan(update.file).subspan(update.table.offset))));
@@ -255,9 +262,9 @@ TEST(UpdateFile, BuilderRefuses) {
     return BuildUpdate(header, table, kExampleBlocks, kExampleEntropy, ExampleInventory());
   };
   const std::function<void(UpdateHeader&)> changes[] = {
-      [](UpdateHeader& h) { h.run = ""; }, [](UpdateHeader& h) { h.writer = "a b"; },
+      [](UpdateHeader& h) { h.run.clear(); }, [](UpdateHeader& h) { h.writer += " b"; },
       [](UpdateHeader& h) { h.base = 42; }, [](UpdateHeader& h) { h.inventory = std::string(64, '0'); },
-      [](UpdateHeader& h) { h.run = "\xff"; }};
+      [](UpdateHeader& h) { h.run += '\xff'; }};
   for (const auto& change : changes) {
     UpdateHeader header = ExampleHeader();
     change(header);
