@@ -1,5 +1,47 @@
-"""deltawire keeps rollout engines bit-identical to their trainer by sending only the weights that changed."""
+"""deltawire keeps rollout engines bit-identical to their trainer by sending only the weights that changed.
+
+    pub = deltawire.Publisher(model, optimizer, "/shared/run7", base="models/Qwen3-8B")
+    optimizer.step()
+    version = pub.publish()
+
+    sub = deltawire.Subscriber("/shared/run7", model)
+    sub.update()
+"""
+
+from typing import TYPE_CHECKING, Any
 
 from ._core import __version__
+from ._errors import EngineError, Error, PeerError, RequestError, UpdateError
+from ._files import apply, diff
+from ._follower import Follower
+from ._subscriber import Subscriber
+from ._types import AuditReport, DetectorUse, Version
 
-__all__ = ["__version__"]
+if TYPE_CHECKING:
+    from ._publisher import Publisher
+
+__all__ = [
+    "AuditReport",
+    "DetectorUse",
+    "EngineError",
+    "Error",
+    "Follower",
+    "PeerError",
+    "Publisher",
+    "RequestError",
+    "Subscriber",
+    "UpdateError",
+    "Version",
+    "__version__",
+    "apply",
+    "diff",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # A publisher needs torch, whose import takes seconds; folders and patches do not.
+    if name == "Publisher":
+        from ._publisher import Publisher
+
+        return Publisher
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

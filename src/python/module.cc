@@ -1,4 +1,20 @@
-// deltawire._core: the C++ core as Python sees it.
+// deltawire._core: the C++ core as the Python package sees it. No torch: tensors come in as addresses or as
+// objects of deltawire._torch_ops.
 #include <nanobind/nanobind.h>
 
-NB_MODULE(_core, module) { module.attr("__version__") = DELTAWIRE_VERSION; }
+#include "python/checkpoint.h"
+#include "python/errors.h"
+#include "python/publisher.h"
+#include "python/subscriber.h"
+#include "python/tensor.h"
+#include "python/version.h"
+
+NB_MODULE(_core, module) {
+  module.attr("__version__") = DELTAWIRE_VERSION;
+  deltawire::python::BindErrors(module);
+  deltawire::python::BindTensor(module);
+  deltawire::python::BindVersion(module);
+  deltawire::python::BindCheckpoint(module);
+  deltawire::python::BindPublisher(module);
+  deltawire::python::BindSubscriber(module);
+}

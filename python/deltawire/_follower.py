@@ -1,0 +1,122 @@
+"""A subscriber that keeps up by itself, in a thread."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from . import _core
+from ._errors import Error
+from ._types import Version
+
+if TYPE_CHECKING:
+    from ._subscriber import Subscriber
+
+_LOG = logging.getLogger("deltawire")
+_WAIT_MS = 60_000
+# May pass by themselves: the next look tries again.
+_PASSING = frozenset({"io", "not_found", "no_space"})
+
+
+class Follower:
+    """Started by ``Subscriber.follow()``. ``stop()`` it, or leave its ``with`` block."""
+
+    def __init__(
+        self,
+        subscriber: Subscriber,
+        core: _core.Subscriber,
+        poll_seconds: float,
+        on_commit: Callable[[Version], None] | None,
+        pause: Callable[[], AbstractContextManager[object]] | None,
+    ) -> None:
+        self._subscriber = subscriber
+        self._core = core
+        self._poll_ms = max(1, round(poll_seconds * 1000))
+        self._on_commit = on_commit
+        self._pause: Callable[[], AbstractContextManager[object]] = pause or nullcontext
+        self._cancel = _core.Cancel()
+        self._stopped = threading.Event()
+        self._error: BaseException | None = None
+        self._raised = False
+        self._thread = threading.Thread(target=self._run, name="deltawire-follow", daemon=True)
+
+    @property
+    def running(self) -> bool:
+        return self._thread.is_alive()
+
+    @property
+    def error(self) -> BaseException | None:
+        """What ended the following; None while it runs and after a plain stop."""
+        return self._error
+
+    def stop(self) -> None:
+        """Ends the following after the commit in progress, if any. Raises the error that had ended it before."""
+        self._halt()
+        self._raise_once()
+
+    def __enter__(self) -> Follower:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._halt()
+        # The exception that ends the block is the cause to report.
+        if kind is None:
+            self._raise_once()
+
+    def _start(self) -> None:
+        self._thread.start()
+
+    def _is_this_thread(self) -> bool:
+        return threading.current_thread() is self._thread
+
+    def _halt(self) -> None:
+        self._stopped.set()
+        self._cancel.cancel()
+        if not self._is_this_thread():
+            self._thread.join()
+
+    def _raise_once(self) -> None:
+        if self._error is not None and not self._raised:
+            self._raised = True
+            raise self._error
+
+    def _run(self) -> None:
+        try:
+            while not self._stopped.is_set():
+                try:
+                    self._follow_once()
+                except Error as e:
+                    if e.code == "cancelled":
+                        return
+                    if e.code not in _PASSING:
+                        raise
+                    _LOG.warning("following: %s; trying again", e)
+                    self._stopped.wait(self._poll_ms / 1000)
+        except BaseException as e:
+            self._error = e
+            _LOG.error("following ended: %s", e)
+
+    def _follow_once(self) -> None:
+        subscriber = self._subscriber
+        if subscriber.pinned:
+            self._stopped.wait(self._poll_ms / 1000)
+            return
+        live = subscriber.version
+        than = None if live is None else live.number
+        newest = self._core.newer_version(than, _WAIT_MS, self._poll_ms, self._cancel)
+        if newest is None or self._stopped.is_set():
+            return
+        with subscriber._lock:
+            if subscriber.pinned:
+                return
+            subscriber.stage()
+            with self._pause():
+                version = subscriber.commit()
+        if self._on_commit is not None:
+            self._on_commit(version)

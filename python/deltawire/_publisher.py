@@ -1,0 +1,376 @@
+"""The trainer's side: what a training loop holds."""
+
+from __future__ import annotations
+
+import logging
+import os
+import threading
+import weakref
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from . import _core
+from ._detector import choose, unwrap_optimizers
+from ._errors import Error, make
+from ._model import ModelTensor, state_names, unwrap, walk
+from ._observer import Hyper, OptimizerHooks, counters, observed_steps
+from ._serving import DtypeRule, ServingRule
+from ._tensors import Placement, Views, placement
+from ._types import AuditReport, Version, version_metrics
+
+if TYPE_CHECKING:
+    from ._step_audit import StepAudit
+
+_LOG = logging.getLogger("deltawire")
+_ANCHOR_FILES = (
+    "config.json",
+    "generation_config.json",
+    "tokenizer.json",
+    "tokenizer.model",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "chat_template.jinja",
+    "preprocessor_config.json",
+)
+
+
+class Publisher:
+    """Publishes a model's serving weights, version by version, to a store that engines follow.
+
+    ``model``: the torch module that is trained. ``optimizer``: its optimizer, a list of them, or None; hooks on it
+    observe each step, so that no copy of the old weights is needed where inversion applies. ``url``: a folder.
+
+    ``base``: a checkpoint (folder or file) that engines already have: version 0 is then a patch on it; without it a
+    full checkpoint is written. ``detector``: "auto", "inversion" (an error where it can't be) or "snapshot".
+    ``dtype``: what engines are served; default BF16 for FP32 parameters, everything else as stored. A torch dtype
+    or a name for all floating parameters, or a dict from whole-name patterns to dtypes (None: as stored).
+    ``codings``: "step", "absolute"; one part is written for each. ``run``: identity of the run, random by default.
+    ``resume``: go on with the run that is there; the dict from ``state_dict()`` makes sure that it is this trainer's.
+    ``anchor_every``: a full checkpoint beside every Nth version. ``single_writer``: you vouch that nobody else writes
+    (for stores that can't tell). ``threads``: 0 for one a core.
+
+    Opening publishes version 0, or on resume the version that goes on. Threads: calls are serialised by a lock, but
+    nobody may write weights during a call.
+    """
+
+    def __init__(
+        self,
+        model: torch.nn.Module,
+        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
+        url: str | os.PathLike[str],
+        *,
+        base: str | os.PathLike[str] | None = None,
+        detector: str = "auto",
+        dtype: DtypeRule | Mapping[str, DtypeRule] = None,
+        codings: Sequence[str] | None = None,
+        run: str | None = None,
+        resume: bool | Mapping[str, Any] = False,
+        anchor_every: int = 0,
+        single_writer: bool = False,
+        threads: int = 0,
+        _backend: str = "auto",
+    ) -> None:
+        self._lock = threading.RLock()
+        self._closed = False
+        self._failures = 0
+        self._last_failed = False
+        self._model = unwrap(model)
+        self._tensors = walk(self._model)
+        if not self._tensors:
+            raise make("invalid_argument", f"{type(self._model).__name__} has no parameters or buffers to publish")
+        base_path = os.fspath(base) if base is not None else None
+        rule = ServingRule(dtype, base_path, self._tensors)
+        served = [rule.served(entry) for entry in self._tensors]
+        optimizers = unwrap_optimizers(optimizer)
+        self._choices = choose(self._tensors, served, optimizers, detector)
+        self._views = Views(torch_ops=_backend == "torch")
+        self._placements = [placement(entry.tensor) for entry in self._tensors]
+        self._names = self._name_places()
+
+        on_host = _backend != "torch" and all(entry.tensor.device.type == "cpu" for entry in self._tensors)
+        self._core = _core.Publisher(
+            os.fspath(url),
+            [
+                (
+                    entry.name,
+                    entry.aliases,
+                    self._views.of(entry.name, entry.tensor),
+                    served_dtype,
+                    choice.method,
+                    choice.reason,
+                    step,
+                )
+                for entry, served_dtype, choice, step in zip(
+                    self._tensors, served, self._choices, counters(self._choices), strict=True
+                )
+            ],
+            run=run or "",
+            resume=bool(resume),
+            continuity=_continuity(resume),
+            single_writer=single_writer,
+            cast_rule=rule.text,
+            codings=list(codings) if codings is not None else ["step"],
+            base=base_path,
+            anchor_every=anchor_every,
+            anchor_files=_anchor_files(base_path, self._model),
+            # Torch operations run where the caller's current stream is: on its thread.
+            threads=threads if on_host else 1,
+        )
+        self._version = Version._of(self._core.opened)
+        self._audit = _step_audit(self._tensors, self._choices)
+        self._hooks = [OptimizerHooks(each) for each in optimizers]
+        for hooks in self._hooks:
+            hooks.attach(self)
+        self._finalizer = weakref.finalize(self, _shut_down, self._core, self._hooks)
+        self._report(rule.text)
+
+    # Versions
+
+    def publish(self, wait: bool = True) -> Version:
+        """Publishes the present serving weights as the next version.
+
+        With ``wait=False`` it returns as soon as everything is encoded and uploads in the background; ``flush()`` or
+        the next call waits and raises its error. After an error nothing is lost: the next version carries it all.
+        """
+        with self._calling():
+            self._check_model()
+            self._core.check_steps(counters(self._choices))
+            self._version = Version._of(self._core.publish(wait))
+            for hooks in self._hooks:
+                hooks.keep_order()
+            return self._version
+
+    def flush(self) -> None:
+        """Waits until everything published is durable; raises the error of a background upload."""
+        with self._calling():
+            self._core.flush()
+
+    def anchor(self) -> None:
+        """Writes the newest version's full checkpoint. The weights must still be that version's."""
+        with self._calling():
+            self._check_model()
+            self._core.write_anchor()
+
+    def audit(self) -> AuditReport:
+        """Rebuilds the newest version from the store and compares it with the live weights, bit by bit."""
+        with self._calling():
+            self._check_model()
+            return AuditReport._of(self._core.audit())
+
+    # State
+
+    @property
+    def version(self) -> Version:
+        """The newest version that this publisher made."""
+        return self._version
+
+    @property
+    def digest(self) -> str:
+        """State digest of the newest version."""
+        return self._version.digest
+
+    @property
+    def run(self) -> str:
+        """Identity of the run."""
+        return self._core.run
+
+    @property
+    def detectors(self) -> dict[str, tuple[str, str]]:
+        """For each tensor: its detector, and why."""
+        return {
+            entry.name: (choice.method, choice.reason)
+            for entry, choice in zip(self._tensors, self._choices, strict=True)
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """To save with the trainer's checkpoint and to give as ``resume=`` later. Reads all weights once."""
+        with self._calling():
+            self._check_model()
+            run, number, digest = self._core.state()
+            return {"run": run, "number": number, "digest": digest}
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for a metrics logger: the newest version's, and the publisher's own. Always the same keys."""
+        with self._lock:
+            out = version_metrics(self._version)
+            out["deltawire/failed"] = float(self._last_failed)
+            out["deltawire/failures_total"] = float(self._failures)
+            out["deltawire/memory_bytes"] = 0.0 if self._closed else float(self._core.memory_bytes)
+            return out
+
+    # Life cycle
+
+    def close(self) -> None:
+        """Waits for uploads, raises their error, and stops observing the optimizer. Further calls do nothing."""
+        with self._lock:
+            if self._closed:
+                return
+            try:
+                self._core.flush()
+            finally:
+                self._closed = True
+                self._finalizer()
+                if self._audit is not None:
+                    self._audit.finish()
+
+    def __enter__(self) -> Publisher:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.close()
+        except Error:
+            # The exception that ends the block is the cause to report.
+            if kind is None:
+                raise
+            _LOG.exception("closing the publisher failed")
+
+    def __repr__(self) -> str:
+        return f"<deltawire.Publisher run={self.run} version={self._version.number} tensors={len(self._tensors)}>"
+
+    # Called by the optimizer's hooks
+
+    def before_step(self) -> None:
+        """Private: an optimizer is about to step."""
+        with self._lock:
+            if self._closed:
+                return
+            self._check_places()
+            self._core.before_step()
+            if self._audit is not None:
+                self._audit.before_step()
+
+    def after_step(self, optimizer: torch.optim.Optimizer, hypers: dict[int, Hyper | str]) -> None:
+        """Private: that optimizer has stepped."""
+        with self._lock:
+            if self._closed:
+                return
+            self._core.after_step(observed_steps(optimizer, self._choices, hypers, self._fresh_views()))
+            if self._audit is not None:
+                self._audit.after_step(optimizer, hypers)
+            for hooks in self._hooks:
+                hooks.keep_order()
+
+    # Checks
+
+    def _fresh_views(self) -> Views:
+        # Optimizer state may be replaced at any step, and its address used again.
+        return Views(torch_ops=self._views.torch_ops)
+
+    def _calling(self) -> _Call:
+        return _Call(self)
+
+    def _name_places(self) -> dict[str, Placement]:
+        return {name: placement(tensor) for name, tensor in state_names(self._model)}
+
+    def _check_places(self) -> None:
+        for entry, known in zip(self._tensors, self._placements, strict=True):
+            now = placement(entry.tensor)
+            if now != known:
+                raise _moved(entry.name, known, now)
+
+    def _check_model(self) -> None:
+        now = self._name_places()
+        if now == self._names:
+            return
+        missing = sorted(self._names.keys() - now.keys())
+        extra = sorted(now.keys() - self._names.keys())
+        if missing or extra:
+            raise make(
+                "mismatch",
+                "the model's tensors are not those of the run: "
+                + "; ".join(
+                    f"{what} {', '.join(names)}" for what, names in (("missing", missing), ("new", extra)) if names
+                )
+                + "; a run has one set of names: close this publisher and start a new run",
+            )
+        name = next(name for name in now if now[name] != self._names[name])
+        raise _moved(name, self._names[name], now[name])
+
+    def _report(self, rule: str) -> None:
+        uses: dict[tuple[str, str], int] = {}
+        for choice in self._choices:
+            uses[choice.method, choice.reason] = uses.get((choice.method, choice.reason), 0) + 1
+        _LOG.info("run %s, version %d: served %s", self.run, self._version.number, rule)
+        for (method, reason), count in sorted(uses.items()):
+            _LOG.info("%d tensors watched by %s: %s", count, method, reason)
+
+
+class _Call:
+    """One call of the user: serialised, refused after close, counted when it fails."""
+
+    def __init__(self, publisher: Publisher) -> None:
+        self._publisher = publisher
+
+    def __enter__(self) -> None:
+        self._publisher._lock.acquire()
+        if self._publisher._closed:
+            self._publisher._lock.release()
+            raise make("invalid_argument", "this publisher is closed; open a new one with resume=")
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._publisher._last_failed = kind is not None
+        self._publisher._failures += kind is not None
+        self._publisher._lock.release()
+
+
+def _shut_down(core: _core.Publisher, hooks: list[OptimizerHooks]) -> None:
+    for each in hooks:
+        each.detach()
+    core.close()
+
+
+def _moved(name: str, known: Placement, now: Placement) -> Error:
+    labels = ("storage", "offset", "shape", "strides", "dtype", "device")
+    change = next(
+        f"its {label} was {old} and is {new}"
+        for label, old, new in zip(labels, known, now, strict=True)
+        if old != new
+    )
+    return make(
+        "mismatch",
+        f"tensor {name} is not where it was when the publisher was opened: {change} (model.to(), p.data = ..., "
+        "resize). Write into it in place, or close this publisher and open a new one with resume=True",
+    )
+
+
+def _continuity(resume: bool | Mapping[str, Any]) -> tuple[str, int, str] | None:
+    if isinstance(resume, bool):
+        return None
+    try:
+        return str(resume["run"]), int(resume["number"]), str(resume["digest"])
+    except (KeyError, TypeError, ValueError) as e:
+        raise make(
+            "invalid_argument", "resume= is True, False, or what Publisher.state_dict() returned (run, number, digest)"
+        ) from e
+
+
+def _anchor_files(base: str | None, model: torch.nn.Module) -> list[tuple[str, bytes]]:
+    """What makes anchors loadable beside the tensors."""
+    if base is not None and os.path.isdir(base):
+        return [(name, path.read_bytes()) for name in _ANCHOR_FILES if (path := Path(base, name)).is_file()]
+    config = getattr(model, "config", None)
+    if hasattr(config, "to_json_string"):
+        return [("config.json", config.to_json_string().encode())]
+    return []
+
+
+def _step_audit(tensors: list[ModelTensor], choices: list[Any]) -> StepAudit | None:
+    """Set up by `deltawire doctor --audit STEPS -- COMMAND` through the environment."""
+    steps = os.environ.get("DELTAWIRE_AUDIT_STEPS")
+    if not steps:
+        return None
+    from ._step_audit import StepAudit
+
+    return StepAudit(tensors, choices, int(steps), os.environ.get("DELTAWIRE_AUDIT_REPORT"))

@@ -1,0 +1,225 @@
+"""The engine's side: live tensors at exactly one verified version."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+from . import _core
+from ._errors import make
+from ._follower import Follower
+from ._types import Version, version_metrics
+
+if TYPE_CHECKING:
+    import torch
+
+
+class Subscriber:
+    """Keeps a target at one version of a run, known by number and digest, and moves it to newer ones.
+
+    ``target``: a torch module (its parameters and buffers are written in place), a checkpoint folder, or a
+    .safetensors file. ``run``: refuse any other run; otherwise the first seen is kept to. ``codings``: which may be
+    used. ``threads``: 0 for one a core.
+
+    ``stage()`` fetches, checks and proves without touching the target; ``commit()`` writes; ``update()`` is both.
+    After any error but ``EngineError`` the target holds what it held before. Calls are serialised by a lock.
+    """
+
+    def __init__(
+        self,
+        url: str | os.PathLike[str],
+        target: torch.nn.Module | str | os.PathLike[str],
+        *,
+        run: str | None = None,
+        codings: Sequence[str] | None = None,
+        threads: int = 0,
+        _backend: str = "auto",
+    ) -> None:
+        self._lock = threading.RLock()
+        self._closed = False
+        self._failures = 0
+        self._last_failed = False
+        self._follower: Follower | None = None
+        targets: list[tuple[str, _core.Tensor]] = []
+        folder = None
+        on_host = True
+        if isinstance(target, (str, os.PathLike)):
+            folder = os.fspath(target)
+        else:
+            from ._model import all_names, unwrap
+            from ._tensors import Views
+
+            views = Views(torch_ops=_backend == "torch")
+            named = all_names(unwrap(target))
+            targets = [(name, views.of(name, tensor)) for name, tensor in named]
+            on_host = _backend != "torch" and all(tensor.device.type == "cpu" for _, tensor in named)
+        self._core = _core.Subscriber(
+            os.fspath(url),
+            targets,
+            folder=folder,
+            run=run,
+            codings=list(codings) if codings is not None else None,
+            # Torch operations run where the caller's current stream is: on its thread.
+            threads=threads if on_host else 1,
+        )
+        self._version: Version | None = None
+        self._last: Version | None = None
+
+    # Versions
+
+    def stage(self, version: int | None = None) -> Version:
+        """Fetches, checks and proves everything up to ``version`` (None: the newest). The target is only read.
+
+        Returns the version that ``commit()`` would make live.
+        """
+        with self._calling():
+            return Version._of(self._core.stage(version))
+
+    def commit(self) -> Version:
+        """The pause: writes what is staged."""
+        with self._calling():
+            return self._made_live(self._core.commit())
+
+    def update(self, version: int | None = None) -> Version:
+        """``stage()`` and ``commit()``."""
+        with self._calling():
+            return self._made_live(self._core.update(version))
+
+    def rollback(self) -> Version:
+        """Back to the version before the last commit, once. Newer versions are then refused until ``unpin()`` or an
+        explicit number."""
+        with self._calling():
+            return self._made_live(self._core.rollback())
+
+    def unpin(self) -> None:
+        """Follows newer versions again after ``rollback()``."""
+        with self._calling():
+            self._core.unpin()
+
+    def verify(self) -> None:
+        """Reads every live bit again; ``EngineError`` names the tensors that differ from what was committed."""
+        with self._calling():
+            self._core.verify()
+
+    def follow(
+        self,
+        poll_seconds: float = 1.0,
+        on_commit: Callable[[Version], None] | None = None,
+        pause: Callable[[], AbstractContextManager[object]] | None = None,
+    ) -> Follower:
+        """Keeps up with the run in a background thread until ``stop()``.
+
+        ``pause()`` gives a context manager that is entered around each commit: the engine holds still inside it.
+        ``on_commit(version)`` is called after it. An error ends the following and is raised by ``stop()`` and by the
+        subscriber's next call.
+        """
+        with self._calling():
+            if self._follower is not None and self._follower.running:
+                raise make("invalid_argument", "this subscriber is being followed already; stop() that first")
+            self._follower = Follower(self, self._core, poll_seconds, on_commit, pause)
+            self._follower._start()
+            return self._follower
+
+    # State
+
+    @property
+    def version(self) -> Version | None:
+        """The committed version; None before the first commit. Never blocks."""
+        return self._version
+
+    @property
+    def digest(self) -> str:
+        """State digest of the live bits, as proved."""
+        with self._calling():
+            return self._core.digest
+
+    @property
+    def run(self) -> str | None:
+        """The run that this subscriber keeps to; None before one has been seen."""
+        with self._lock:
+            return self._core.run or None
+
+    @property
+    def pinned(self) -> bool:
+        """Whether ``rollback()`` holds it at its version."""
+        with self._lock:
+            return self._core.pinned
+
+    @property
+    def unmanaged(self) -> list[str]:
+        """Tensors of the target that the run does not manage (rotary caches ...); empty before the first stage."""
+        with self._lock:
+            return self._core.unmanaged
+
+    def metrics(self) -> dict[str, float]:
+        """A flat dict for a metrics logger: the last update's, and the subscriber's own. Always the same keys."""
+        with self._lock:
+            out = version_metrics(self._last)
+            out["deltawire/failed"] = float(self._last_failed)
+            out["deltawire/failures_total"] = float(self._failures)
+            out["deltawire/refusals_total"] = 0.0 if self._closed else float(self._core.refusals)
+            out["deltawire/memory_bytes"] = 0.0 if self._closed else float(self._core.memory_bytes)
+            return out
+
+    # Life cycle
+
+    def close(self) -> None:
+        """Stops following and lets go of the target. Further calls are refused."""
+        if self._follower is not None:
+            self._follower._halt()
+        with self._lock:
+            if not self._closed:
+                self._closed = True
+                self._core.close()
+
+    def __enter__(self) -> Subscriber:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        at = "no version" if self._version is None else f"version {self._version.number}"
+        return f"<deltawire.Subscriber at {at}>"
+
+    def _made_live(self, version: _core.Version) -> Version:
+        self._last = Version._of(version)
+        live = self._core.version
+        self._version = None if live is None else self._last
+        return self._last
+
+    def _calling(self) -> _Call:
+        return _Call(self)
+
+
+class _Call:
+    """One call of the user: serialised, refused after close, counted when it fails."""
+
+    def __init__(self, subscriber: Subscriber) -> None:
+        self._subscriber = subscriber
+
+    def __enter__(self) -> None:
+        subscriber = self._subscriber
+        subscriber._lock.acquire()
+        try:
+            if subscriber._closed:
+                raise make("invalid_argument", "this subscriber is closed")
+            follower = subscriber._follower
+            if follower is not None and not follower._is_this_thread():
+                follower._raise_once()
+        except BaseException:
+            subscriber._lock.release()
+            raise
+
+    def __exit__(
+        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._subscriber._last_failed = kind is not None
+        self._subscriber._failures += kind is not None
+        self._subscriber._lock.release()

@@ -1,0 +1,174 @@
+#include "python/publisher.h"
+
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/tuple.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <memory>
+#include <optional>
+#include <string>
+#include <tuple>
+#include <utility>
+#include <vector>
+
+#include "pubsub/coding_name.h"
+#include "pubsub/publisher.h"
+#include "python/errors.h"
+#include "python/log.h"
+#include "python/tensor.h"
+#include "store/open.h"
+
+namespace deltawire::python {
+
+namespace nb = nanobind;
+
+namespace {
+
+using ContinuityTuple = std::tuple<std::string, uint64_t, std::string>;  // run, number, digest
+// name, aliases, live, served dtype, method, reason, counter of the optimizer
+using TensorTuple =
+    std::tuple<std::string, std::vector<std::string>, TensorRef, std::string, std::string, std::string, uint64_t>;
+// index, step, (lr, weight decay, beta1, beta2, eps), m, v, refusal
+using StepTuple = std::tuple<uint32_t, uint64_t, std::tuple<double, double, double, double, double>,
+                             std::optional<TensorRef>, std::optional<TensorRef>, std::string>;
+
+// Owns what the publisher's threads use.
+struct PublisherHandle {
+  PythonLog log;
+  std::unique_ptr<pubsub::Publisher> publisher;
+
+  PublisherHandle() = default;
+  PublisherHandle(const PublisherHandle&) = delete;
+  PublisherHandle& operator=(const PublisherHandle&) = delete;
+  ~PublisherHandle() { Close(); }
+  void Close() {
+    // Waits for an upload, which may want to log.
+    nb::gil_scoped_release released;
+    publisher.reset();
+  }
+};
+
+detect::Method MethodFromName(const std::string& name) {
+  for (const auto method : {detect::Method::kInversion, detect::Method::kSnapshot, detect::Method::kFence}) {
+    if (name == detect::MethodName(method)) return method;
+  }
+  throw CoreError(Error(Code::kInvalidArgument,
+                        fmt::format("detector {} is not one of inversion, snapshot, fence", name)));
+}
+
+Digest DigestFromHex(const std::string& text) {
+  const auto digest = Digest::FromHex(text);
+  if (!digest) {
+    throw CoreError(Error(Code::kInvalidArgument,
+                          fmt::format("digest '{}' in the saved state is not 32 hexadecimal digits", text)));
+  }
+  return *digest;
+}
+
+std::unique_ptr<PublisherHandle> OpenPublisher(
+    const std::string& url, const std::vector<TensorTuple>& tensors, const std::string& run, bool resume,
+    const std::optional<ContinuityTuple>& continuity, bool single_writer, const std::string& cast_rule,
+    const std::vector<std::string>& codings, const std::optional<std::string>& base, uint64_t anchor_every,
+    const std::vector<std::pair<std::string, nb::bytes>>& anchor_files, int threads) {
+  auto handle = std::make_unique<PublisherHandle>();
+  pubsub::PublisherOptions options;
+  options.run = run;
+  options.resume = resume;
+  if (continuity) {
+    const auto& [of_run, number, digest] = *continuity;
+    options.continuity = pubsub::Continuity{of_run, number, DigestFromHex(digest)};
+  }
+  options.single_writer = single_writer;
+  options.cast_rule = cast_rule;
+  options.codings.clear();
+  for (const std::string& name : codings) options.codings.push_back(OrThrow(pubsub::CodingFromName(name)));
+  options.anchor_every = anchor_every;
+  for (const auto& [name, bytes] : anchor_files) {
+    const auto* data = static_cast<const uint8_t*>(bytes.data());
+    options.anchor_files.emplace_back(name, Bytes(data, data + bytes.size()));
+  }
+  options.backends = PythonBackends();
+  options.parallel = Parallel(threads);
+  options.log = &handle->log;
+
+  std::vector<pubsub::PublishedTensor> published;
+  for (const auto& [name, aliases, live, served, method, reason, step] : tensors) {
+    published.push_back({name, aliases, live.view, DtypeOrThrow(served), MethodFromName(method), reason, step});
+  }
+  handle->publisher = OrThrow(WithoutGil([&]() -> Result<std::unique_ptr<pubsub::Publisher>> {
+    DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
+    std::optional<pubsub::Checkpoint> checkpoint;
+    if (base) {
+      DELTAWIRE_ASSIGN(checkpoint, pubsub::Checkpoint::Open(*base));
+      options.base = &*checkpoint;
+    }
+    return pubsub::Publisher::Open(std::move(options), std::move(published));
+  }));
+  return handle;
+}
+
+void AfterStep(PublisherHandle& self, const std::vector<StepTuple>& observed) {
+  std::vector<pubsub::TensorStep> steps;
+  steps.reserve(observed.size());
+  for (const auto& [index, step, hyper, m, v, refusal] : observed) {
+    pubsub::TensorStep& out = steps.emplace_back();
+    out.tensor = index;
+    std::tie(out.hyper.lr, out.hyper.weight_decay, out.hyper.beta1, out.hyper.beta2, out.hyper.eps) = hyper;
+    out.hyper.step = step;
+    if (m) out.m = m->view;
+    if (v) out.v = v->view;
+    out.refusal = refusal;
+  }
+  OrThrow(WithoutGil([&] { return self.publisher->AfterStep(steps); }));
+}
+
+ContinuityTuple State(PublisherHandle& self) {
+  const auto state = OrThrow(WithoutGil([&] { return self.publisher->state(); }));
+  return {state.run, state.number, state.digest.Hex()};
+}
+
+}  // namespace
+
+void BindPublisher(nb::module_& module) {
+  nb::class_<pubsub::AuditReport>(module, "AuditReport")
+      .def_ro("number", &pubsub::AuditReport::number)
+      .def_ro("tensors", &pubsub::AuditReport::tensors)
+      .def_ro("elements", &pubsub::AuditReport::elements)
+      .def_ro("compared", &pubsub::AuditReport::compared)
+      .def_ro("different", &pubsub::AuditReport::different)
+      .def_ro("blocks_wrong", &pubsub::AuditReport::blocks_wrong)
+      .def_ro("first_wrong", &pubsub::AuditReport::first_wrong);
+  nb::class_<PublisherHandle>(module, "Publisher")
+      .def(nb::new_(&OpenPublisher), nb::arg("url"), nb::arg("tensors"), nb::kw_only(), nb::arg("run"),
+           nb::arg("resume"), nb::arg("continuity").none(), nb::arg("single_writer"), nb::arg("cast_rule"),
+           nb::arg("codings"), nb::arg("base").none(), nb::arg("anchor_every"), nb::arg("anchor_files"),
+           nb::arg("threads"))
+      .def_prop_ro("run", [](const PublisherHandle& self) { return self.publisher->run(); })
+      .def_prop_ro("opened", [](const PublisherHandle& self) { return self.publisher->opened(); })
+      .def_prop_ro("memory_bytes", [](const PublisherHandle& self) { return self.publisher->memory_bytes(); })
+      .def("before_step",
+           [](PublisherHandle& self) { OrThrow(WithoutGil([&] { return self.publisher->BeforeStep(); })); })
+      .def("after_step", &AfterStep, nb::arg("steps"))
+      .def(
+          "check_steps",
+          [](PublisherHandle& self, const std::vector<uint64_t>& steps) { self.publisher->CheckSteps(steps); },
+          nb::arg("steps"))
+      .def(
+          "publish",
+          [](PublisherHandle& self, bool durable) {
+            return OrThrow(WithoutGil([&] { return self.publisher->Publish(durable); }));
+          },
+          nb::arg("durable"))
+      .def("flush", [](PublisherHandle& self) { OrThrow(WithoutGil([&] { return self.publisher->Flush(); })); })
+      .def("write_anchor",
+           [](PublisherHandle& self) { OrThrow(WithoutGil([&] { return self.publisher->WriteAnchor(); })); })
+      .def("state", &State)
+      .def("close", &PublisherHandle::Close, "Nothing else may be called afterwards.")
+      .def("audit",
+           [](PublisherHandle& self) { return OrThrow(WithoutGil([&] { return self.publisher->Audit(); })); });
+}
+
+}  // namespace deltawire::python
