@@ -15,7 +15,7 @@ namespace deltawire::pubsub {
 struct PatchOptions {
   codec::Coding coding = codec::Coding::kStep;
   device::Backends backends = device::HostBackends();
-  Parallel parallel;
+  Parallel parallel{};
   Clock* clock = &SystemClock();
   // Told (done, total) in blocks; from one thread at a time.
   std::function<void(uint64_t, uint64_t)> progress;

@@ -55,7 +55,7 @@ struct PublisherOptions {
   uint64_t anchor_shard_bytes = uint64_t{4} << 30;
   std::vector<std::pair<std::string, Bytes>> anchor_files;  // config.json, tokenizer: makes anchors loadable
   device::Backends backends = device::HostBackends();
-  Parallel parallel;
+  Parallel parallel{};
   Clock* clock = &SystemClock();
   Rng* rng = &SystemRng();
   LogSink* log = &NullLog();

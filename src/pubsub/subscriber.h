@@ -51,7 +51,7 @@ struct SubscriberOptions {
   std::vector<std::string> codings = {"step", "absolute"};  // that may be used
   CommitObserver* observer = nullptr;
   device::Backends backends = device::HostBackends();
-  Parallel parallel;
+  Parallel parallel{};
   Clock* clock = &SystemClock();
   LogSink* log = &NullLog();
 };
