@@ -263,6 +263,9 @@ HWY_INLINE void Settle(const uint8_t* theta, const uint8_t* m, const uint8_t* v,
   }
 }
 
+// Into the second-level cache, a chunk ahead: so memory is busy while Settle and the digest work from the first.
+constexpr uint32_t kAheadBytes = kChunk * sizeof(float);
+
 template <bool kTinyEps>
 HWY_INLINE void InvertAll(const uint8_t* theta, const uint8_t* m, const uint8_t* v, const AdamwBand& band,
                           uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out) {
@@ -279,9 +282,9 @@ HWY_INLINE void InvertAll(const uint8_t* theta, const uint8_t* m, const uint8_t*
       for (uint32_t j = 0; j < 64; j += 2 * kLanes) {
         const uint64_t at = uint64_t{i + j} * sizeof(float), next = at + kLanes * sizeof(float);
         for (uint32_t line = 0; line < 2 * kLanes * sizeof(float); line += 64) {
-          PrefetchAhead(theta + at + line);
-          PrefetchAhead(m + at + line);
-          PrefetchAhead(v + at + line);
+          __builtin_prefetch(theta + at + line + kAheadBytes, 0, 2);
+          __builtin_prefetch(m + at + line + kAheadBytes, 0, 2);
+          __builtin_prefetch(v + at + line + kAheadBytes, 0, 2);
         }
         const Screened low =
             Screen<kTinyEps>(LoadBytes(df, theta + at), LoadBytes(df, m + at), LoadBytes(df, v + at), filter);

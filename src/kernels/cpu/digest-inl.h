@@ -70,8 +70,6 @@ HWY_INLINE void DigestRow(const uint8_t* p, uint32_t i, uint32_t count, uint64_t
   const auto reverse = hn::LoadDup128(d8, kReverse);
   auto a0 = ZeroSum(d), a1 = ZeroSum(d), b0 = ZeroSum(d), b1 = ZeroSum(d);
   for (; j + 2 * kLanes <= count; j += 2 * kLanes) {
-    PrefetchAhead(p + 8 * j);
-    if (kLanes == 8) PrefetchAhead(p + 8 * j + 64);
     const auto first = LoadBytes(d8, p + 8 * j);
     const auto second = LoadBytes(d8, p + 8 * (j + kLanes));
     MultiplyAdd(d, left0 + j, hn::BitCast(d, first), a0);

@@ -17,10 +17,6 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Elements a kernel takes through its passes while they are in the first-level cache.
 inline constexpr uint32_t kChunk = 2048;
 
-// The hardware prefetcher stops at a page; reading this far ahead carries a stream across.
-inline constexpr uint32_t kPrefetchBytes = 2048;
-HWY_INLINE void PrefetchAhead(const uint8_t* p) { __builtin_prefetch(p + kPrefetchBytes, 0, 3); }
-
 template <Cast kCast> struct CastTypes;
 template <> struct CastTypes<Cast::kBits8> { using Stored = uint8_t; using Served = uint8_t; };
 template <> struct CastTypes<Cast::kBits16> { using Stored = uint16_t; using Served = uint16_t; };
@@ -113,7 +109,6 @@ HWY_INLINE void CastTo(const uint8_t* live, uint64_t n, uint8_t* out) {
   constexpr uint64_t kStoredBytes = sizeof(Stored<kCast>), kServedBytes = sizeof(Served<kCast>);
   uint64_t i = 0;
   for (; i + hn::Lanes(d) <= n; i += hn::Lanes(d)) {
-    PrefetchAhead(live + i * kStoredBytes);
     StoreBytes(d, LoadServed<kCast>(live + i * kStoredBytes), out + i * kServedBytes);
   }
   for (; i < n; ++i) StoreAs<Served<kCast>>(out + i * kServedBytes, ServedAt<kCast>(live, i));
