@@ -64,7 +64,8 @@ void ReturnsWhatWasPut(Store& store) {
 
 void MissingObjectsAreNotFound(Store& store) {
   MustPut(store, "folder/object", Text("x"));
-  for (const char* name : {"nothing", "folder", "folder/nothing", "folder/object/below", "no/such/folder/object"}) {
+  for (const char* name :
+       {"nothing", "folder", "folder/nothing", "folder/object/below", "no/such/folder/object"}) {
     EXPECT_EQ(CodeOf(store.Get(name, kAnySize)), Code::kNotFound) << name;
     EXPECT_EQ(CodeOf(store.GetRange(name, 0, 1)), Code::kNotFound) << name;
     EXPECT_EQ(CodeOf(store.Stat(name)), Code::kNotFound) << name;
@@ -72,7 +73,8 @@ void MissingObjectsAreNotFound(Store& store) {
 }
 
 void UnsafeNamesAreRefused(Store& store) {
-  for (const std::string name : {"", "/abs", "../up", "a/../b", "a//b", "a/", ".hidden", "a/.tmp-1", "a\\b", "C:x"}) {
+  for (const std::string name :
+       {"", "/abs", "../up", "a/../b", "a//b", "a/", ".hidden", "a/.tmp-1", "a\\b", "C:x"}) {
     EXPECT_EQ(CodeOf(store.Get(name, kAnySize)), Code::kInvalidArgument) << name;
     EXPECT_EQ(CodeOf(store.GetRange(name, 0, 1)), Code::kInvalidArgument) << name;
     EXPECT_EQ(CodeOf(store.Stat(name)), Code::kInvalidArgument) << name;
@@ -291,14 +293,15 @@ bool RegisterStoreConformance(const StoreDescription& description) {
     cases.emplace_back("CreateIfAbsentKeepsTheFirst", CreateIfAbsentKeepsTheFirst);
     cases.emplace_back("CreateIfAbsentHasOneWinner", CreateIfAbsentHasOneWinner);
   } else {
-    cases.emplace_back("CreateIfAbsentIsRefusedWithoutTheCapability", CreateIfAbsentIsRefusedWithoutTheCapability);
+    cases.emplace_back("CreateIfAbsentIsRefusedWithoutTheCapability",
+                       CreateIfAbsentIsRefusedWithoutTheCapability);
   }
   for (const auto& [name, test] : cases)
-    ::testing::RegisterTest(
-        fmt::format("{}Conformance", description.name).c_str(), name, nullptr, nullptr, __FILE__, __LINE__,
-        [make_empty = description.make_empty, test]() -> ::testing::Test* {
-          return new ConformanceTest(make_empty, test);
-        });
+    ::testing::RegisterTest(fmt::format("{}Conformance", description.name).c_str(), name, nullptr, nullptr,
+                            __FILE__, __LINE__,
+                            [make_empty = description.make_empty, test]() -> ::testing::Test* {
+                              return new ConformanceTest(make_empty, test);
+                            });
   return true;
 }
 

@@ -11,8 +11,8 @@ namespace deltawire {
 
 struct StoreDescription {
   std::string name;  // of the test suite, e.g. "FileStore"
-  // A new, empty store each time. What it needs (folder, inner store) lives as long as the pointer. Which cases
-  // run follows from capabilities().
+  // A new, empty store each time. What it needs (folder, inner store) lives as long as the pointer. Which
+  // cases run follows from capabilities().
   std::function<std::shared_ptr<Store>()> make_empty;
 };
 

@@ -20,15 +20,16 @@ std::shared_ptr<Store> MakeFileStore() {
 
 const bool kRegistered =
     RegisterStoreConformance({"MemoryStore", [] { return std::make_shared<MemoryStore>(); }}) &&
-    RegisterStoreConformance({"MemoryStoreWithoutCapabilities",
-                              [] {
-                                return std::make_shared<MemoryStore>(
-                                    SystemClock(), MemoryStore::Options{.create_if_absent = false,
-                                                                        .modification_times = false});
-                              }}) &&
+    RegisterStoreConformance(
+        {"MemoryStoreWithoutCapabilities",
+         [] {
+           return std::make_shared<MemoryStore>(
+               SystemClock(), MemoryStore::Options{.create_if_absent = false, .modification_times = false});
+         }}) &&
     RegisterStoreConformance({"FileStore", MakeFileStore}) &&
     RegisterStoreConformance(
-        {"FaultStoreWithoutFaults", [] { return std::make_shared<FaultStore>(std::make_shared<MemoryStore>()); }}) &&
+        {"FaultStoreWithoutFaults",
+         [] { return std::make_shared<FaultStore>(std::make_shared<MemoryStore>()); }}) &&
     RegisterStoreConformance(
         {"FaultStoreOnFiles", [] { return std::make_shared<FaultStore>(MakeFileStore()); }});
 

@@ -25,8 +25,9 @@ std::optional<std::string> PercentDecode(std::string_view text) {
 }
 
 bool IsScheme(std::string_view text) {
-  return !text.empty() && text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") ==
-                              std::string_view::npos;
+  return !text.empty() &&
+         text.find_first_not_of("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789+-.") ==
+             std::string_view::npos;
 }
 
 Result<std::shared_ptr<Store>> OpenFile(const std::string& path, bool create) {
@@ -43,14 +44,15 @@ Result<std::shared_ptr<Store>> OpenStore(std::string_view url, bool create) {
   const auto scheme = url.substr(0, separator);
   if (scheme != "file")
     return Fail(Code::kUnsupported,
-                "store {}: scheme \"{}\" is not in this build; it has file:///absolute/path and plain paths", url,
-                scheme);
+                "store {}: scheme \"{}\" is not in this build; it has file:///absolute/path and plain paths",
+                url, scheme);
   auto path = url.substr(separator + 3);
   if (path.starts_with("localhost/")) path.remove_prefix(std::string_view("localhost").size());
   const auto decoded = PercentDecode(path);
   if (!path.starts_with('/') || !decoded)
-    return Fail(Code::kInvalidArgument,
-                "store {}: expected file:///absolute/path, without a host and with well-formed percent-escapes", url);
+    return Fail(
+        Code::kInvalidArgument,
+        "store {}: expected file:///absolute/path, without a host and with well-formed percent-escapes", url);
   return OpenFile(*decoded, create);
 }
 

@@ -8,9 +8,10 @@
 
 namespace deltawire {
 
-// "file:///absolute/path" (percent-escapes decoded; no host but "" and "localhost") or a plain path, absolute or
-// relative to the working folder. Other schemes are kUnsupported. create: make the folder when it is missing;
-// otherwise that is kNotFound. shared_ptr: catalog readers, writers and background uploads share one store.
+// "file:///absolute/path" (percent-escapes decoded; no host but "" and "localhost") or a plain path, absolute
+// or relative to the working folder. Other schemes are kUnsupported. create: make the folder when it is
+// missing; otherwise that is kNotFound. shared_ptr: catalog readers, writers and background uploads share one
+// store.
 Result<std::shared_ptr<Store>> OpenStore(std::string_view url, bool create);
 
 }  // namespace deltawire

@@ -15,8 +15,8 @@ TEST(OpenStore, TakesPathsAndFileUrls) {
   auto store = OpenStore(path, true);
   ASSERT_TRUE(store) << store.error().message();
   ASSERT_TRUE((*store)->Put("a", AsBytes("x"), Condition::kIfAbsent));
-  for (const auto& url : {"file://" + folder.path() + "/run%207", "file://localhost" + folder.path() + "/run%207",
-                          folder.path() + "/./run 7//"}) {
+  for (const auto& url : {"file://" + folder.path() + "/run%207",
+                          "file://localhost" + folder.path() + "/run%207", folder.path() + "/./run 7//"}) {
     const auto again = OpenStore(url, false);
     ASSERT_TRUE(again) << again.error().message();
     EXPECT_TRUE((*again)->Stat("a")) << url;
@@ -31,7 +31,8 @@ TEST(OpenStore, RefusesWhatItDoesNotHave) {
     EXPECT_EQ(store.error().code(), Code::kUnsupported);
     EXPECT_NE(store.error().message().find("file:///"), std::string::npos);
   }
-  for (const char* url : {"", "file://", "file://host/path", "file://relative", "file:///a%2", "file:///a%zz", "file:///a%00b"})
+  for (const char* url :
+       {"", "file://", "file://host/path", "file://relative", "file:///a%2", "file:///a%zz", "file:///a%00b"})
     EXPECT_EQ(OpenStore(url, true).error().code(), Code::kInvalidArgument) << url;
 }
 

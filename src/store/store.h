@@ -41,8 +41,8 @@ class ObjectWriter {
   virtual ~ObjectWriter() = default;
   // After an error the writer can only be destroyed.
   virtual Status Append(ByteSpan bytes) = 0;
-  // Durable and visible on success. May be called once. After kIo the object may exist or not (a lost answer):
-  // read it back.
+  // Durable and visible on success. May be called once. After kIo the object may exist or not (a lost
+  // answer): read it back.
   virtual Status Commit(Condition condition) = 0;
 };
 
@@ -69,14 +69,15 @@ class Store {
   // Starts an object of unknown size. The writer may outlive neither the store nor, usefully, the process.
   virtual Result<std::unique_ptr<ObjectWriter>> Create(std::string_view name) = 0;
 
-  // All objects whose names start with `prefix` (plain text, "" = all), sorted by name. Names that are not safe
-  // object names (strangers in a folder) and unfinished writes are not listed.
+  // All objects whose names start with `prefix` (plain text, "" = all), sorted by name. Names that are not
+  // safe object names (strangers in a folder) and unfinished writes are not listed.
   virtual Result<std::vector<ObjectInfo>> List(std::string_view prefix) = 0;
-  // Succeeds when the object is gone, also when it was never there. Readers that hold it open or mapped keep it.
+  // Succeeds when the object is gone, also when it was never there. Readers that hold it open or mapped keep
+  // it.
   virtual Status Delete(std::string_view name) = 0;
 
-  // Removes what writers that died left behind, if it is older than min_age_ms by the store's clock; returns how
-  // many. Objects are not touched. Choose min_age_ms above the longest upload.
+  // Removes what writers that died left behind, if it is older than min_age_ms by the store's clock; returns
+  // how many. Objects are not touched. Choose min_age_ms above the longest upload.
   virtual Result<uint64_t> CleanTemporary(int64_t min_age_ms) = 0;
 };
 

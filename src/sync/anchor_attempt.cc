@@ -55,10 +55,11 @@ Result<std::unique_ptr<ObjectWriter>> AnchorAttempt::CreateFile(std::string_view
                                   [&](const auto& file) { return file.name == name; });
   if (!IsSafeObjectName(name) || name.find('/') != std::string_view::npos || name == kManifestFile ||
       name == kDigestsFile || listed)
-    return Fail(Code::kInvalidArgument,
-                "anchor {} can't hold a file \"{}\"; expected a plain file name that is not written yet and neither "
-                "{} nor {}",
-                manifest_.number, name, kManifestFile, kDigestsFile);
+    return Fail(
+        Code::kInvalidArgument,
+        "anchor {} can't hold a file \"{}\"; expected a plain file name that is not written yet and neither "
+        "{} nor {}",
+        manifest_.number, name, kManifestFile, kDigestsFile);
   // Before the first try, because a failed one may leave an object as well.
   names_.push_back(ObjectName(name));
   DELTAWIRE_ASSIGN(auto object, writer_->store_->Create(names_.back()));
@@ -95,14 +96,16 @@ Status AnchorAttempt::Commit() {
   keep_ = true;
   if (there && AsText(*there) == text) return {};
   if (there)
-    return Fail(Code::kExists, "anchor {} was written by another publisher at the same time; its files may be mixed: "
-                "delete {} and write it again", manifest_.number, name);
+    return Fail(Code::kExists,
+                "anchor {} was written by another publisher at the same time; its files may be mixed: "
+                "delete {} and write it again",
+                manifest_.number, name);
   if (put.error().code() != Code::kIo && there.error().code() == Code::kNotFound) {
     keep_ = false;
     return Fail(put.error().Within(fmt::format("anchor {} was not written", manifest_.number)));
   }
-  return Fail(Code::kIo, "anchor {} may or may not be written: {}; reading it back: {}; begin it again", manifest_.number,
-              put.error().message(), there.error().message());
+  return Fail(Code::kIo, "anchor {} may or may not be written: {}; reading it back: {}; begin it again",
+              manifest_.number, put.error().message(), there.error().message());
 }
 
 Result<std::unique_ptr<AnchorAttempt>> CatalogWriter::BeginAnchor(const VersionRecord& version) {
@@ -119,7 +122,8 @@ Result<std::unique_ptr<AnchorAttempt>> CatalogWriter::BeginAnchor(const VersionR
   if (there) {
     const auto committed = catalog.Load(number);
     if (committed && committed->sha256 != version.sha256)
-      return Fail(Code::kInvalidArgument, "version {} in the store has a manifest with SHA-256 {}; {} was given", number,
+      return Fail(Code::kInvalidArgument,
+                  "version {} in the store has a manifest with SHA-256 {}; {} was given", number,
                   committed->sha256, version.sha256);
     if (!committed && committed.error().code() != Code::kNotFound) return Fail(committed.error());
   } else if (there.error().code() != Code::kNotFound && there.error().code() != Code::kCorrupt) {

@@ -15,8 +15,8 @@ TEST_F(AnchorAttemptTest, TheManifestComesLastAndListsAll) {
   Must(TryWriteAnchor(*writer, record));
   EXPECT_EQ(faulty_->calls().back(), (StoreCall{StoreOperation::kPut, kManifest}));
   EXPECT_EQ(Names("anchors/"),
-            (std::vector<std::string>{"anchors/00000000/config.json", "anchors/00000000/digests.bin", kManifest,
-                                      "anchors/00000000/model.safetensors"}));
+            (std::vector<std::string>{"anchors/00000000/config.json", "anchors/00000000/digests.bin",
+                                      kManifest, "anchors/00000000/model.safetensors"}));
   const auto anchor = Must(Reader().LoadAnchor(0));
   ASSERT_EQ(anchor.files.size(), 2u);
   EXPECT_EQ(anchor.files[0].name, "model.safetensors");
@@ -55,7 +55,8 @@ TEST_F(AnchorAttemptTest, SEC03_NamesStayInTheFolder) {
   const auto writer = NewRun();
   const auto anchor = Must(writer->BeginAnchor(Must(TryPublish(*writer))));
   Must(anchor->PutFile("config.json", AsBytes("{}")));
-  for (const char* name : {"", "..", "../x", "a/b", "/x", ".hidden", "manifest.json", "digests.bin", "config.json"})
+  for (const char* name :
+       {"", "..", "../x", "a/b", "/x", ".hidden", "manifest.json", "digests.bin", "config.json"})
     EXPECT_EQ(CodeOf(anchor->PutFile(name, AsBytes("x"))), Code::kInvalidArgument) << name;
 }
 

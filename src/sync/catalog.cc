@@ -49,8 +49,7 @@ Result<uint64_t> Catalog::Newest() {
   // Listings may lag behind (cached mounts). The hint counts only if the manifest that it names is there.
   const auto hint = ReadLatest(*store_);
   if (hint && (!newest || *hint > *newest) && store_->Stat(format::ManifestName(*hint))) newest = hint;
-  if (!newest)
-    return Fail(Code::kNotFound, "{} holds no version; {}", store_->Describe(), kEmptyRun);
+  if (!newest) return Fail(Code::kNotFound, "{} holds no version; {}", store_->Describe(), kEmptyRun);
   return *newest;
 }
 
@@ -76,23 +75,25 @@ Result<std::string> Catalog::Run() {
 Status Catalog::CheckRun(const std::string& run, const std::string& object) {
   DELTAWIRE_ASSIGN(const auto expected, Run());
   if (run == expected) return {};
-  return Fail(Code::kWrongRun,
-              "{} in {} belongs to run \"{}\"; expected run \"{}\"; somebody mixed two runs: remove it, or use "
-              "another location for each run",
-              object, store_->Describe(), run, expected);
+  return Fail(
+      Code::kWrongRun,
+      "{} in {} belongs to run \"{}\"; expected run \"{}\"; somebody mixed two runs: remove it, or use "
+      "another location for each run",
+      object, store_->Describe(), run, expected);
 }
 
 Result<VersionRecord> Catalog::LoadUnpinned(uint64_t number) {
   const auto name = format::ManifestName(number);
   auto text = store_->Get(name, format::kMaxManifestBytes);
   if (!text && text.error().code() == Code::kNotFound)
-    return Fail(Code::kNotFound, "version {} does not exist: {} holds no object {}", number, store_->Describe(), name);
+    return Fail(Code::kNotFound, "version {} does not exist: {} holds no object {}", number,
+                store_->Describe(), name);
   if (!text) return Fail(text.error());
   auto manifest = format::ParseManifest(*text);
   if (!manifest) return Fail(manifest.error().Within(name));
   if (manifest->number != number)
-    return Fail(Code::kCorrupt, "{} is the manifest of version {}; expected {}; {}", name, manifest->number, number,
-                kRemedy);
+    return Fail(Code::kCorrupt, "{} is the manifest of version {}; expected {}; {}", name, manifest->number,
+                number, kRemedy);
   return VersionRecord{*std::move(manifest), Text(Sha256(*text))};
 }
 
@@ -109,8 +110,9 @@ Result<std::shared_ptr<const format::Inventory>> Catalog::LoadInventory(const st
   auto text = store_->Get(name, format::kMaxInventoryBytes);
   if (!text) return Fail(text.error().Within("the run's inventory"));
   if (const auto found = Text(Sha256(*text)); found != hash)
-    return Fail(Code::kCorrupt, "{} has SHA-256 {}; expected {}; restore it, or publish again with the same model",
-                name, found, hash);
+    return Fail(Code::kCorrupt,
+                "{} has SHA-256 {}; expected {}; restore it, or publish again with the same model", name,
+                found, hash);
   auto inventory = format::ParseInventory(*text);
   if (!inventory) return Fail(inventory.error().Within(name));
   auto shared = std::make_shared<const format::Inventory>(*std::move(inventory));
@@ -121,13 +123,14 @@ Result<std::shared_ptr<const format::Inventory>> Catalog::LoadInventory(const st
 Result<Bytes> Catalog::ReadObject(const format::ObjectRef& object, std::string_view what) {
   auto bytes = store_->Get(object.name, object.bytes);
   if (!bytes && bytes.error().code() == Code::kNotFound)
-    return Fail(Code::kNotFound, "{}: object {} is missing from {}; {}", what, object.name, store_->Describe(), kRemedy);
+    return Fail(Code::kNotFound, "{}: object {} is missing from {}; {}", what, object.name,
+                store_->Describe(), kRemedy);
   if (!bytes && bytes.error().code() == Code::kCorrupt)
     return Fail(Code::kCorrupt, "{}: {}; {}", what, bytes.error().message(), kRemedy);
   if (!bytes) return Fail(bytes.error().Within(what));
   if (bytes->size() != object.bytes)
-    return Fail(Code::kCorrupt, "{}: object {} has {} bytes; expected {}; {}", what, object.name, bytes->size(),
-                object.bytes, kRemedy);
+    return Fail(Code::kCorrupt, "{}: object {} has {} bytes; expected {}; {}", what, object.name,
+                bytes->size(), object.bytes, kRemedy);
   if (const auto found = Text(Sha256(*bytes)); found != object.sha256)
     return Fail(Code::kCorrupt, "{}: object {} has SHA-256 {}; expected {}; {}", what, object.name, found,
                 object.sha256, kRemedy);
@@ -163,13 +166,14 @@ Result<format::AnchorManifest> Catalog::LoadAnchor(uint64_t number) {
   const auto name = format::AnchorManifestName(number);
   auto text = store_->Get(name, format::kMaxManifestBytes);
   if (!text && text.error().code() == Code::kNotFound)
-    return Fail(Code::kNotFound, "anchor {} does not exist: {} holds no object {}", number, store_->Describe(), name);
+    return Fail(Code::kNotFound, "anchor {} does not exist: {} holds no object {}", number,
+                store_->Describe(), name);
   if (!text) return Fail(text.error());
   auto anchor = format::ParseAnchorManifest(*text);
   if (!anchor) return Fail(anchor.error().Within(name));
   if (anchor->number != number)
-    return Fail(Code::kCorrupt, "{} is the manifest of anchor {}; expected {}; {}", name, anchor->number, number,
-                kRemedy);
+    return Fail(Code::kCorrupt, "{} is the manifest of anchor {}; expected {}; {}", name, anchor->number,
+                number, kRemedy);
   DELTAWIRE_TRY(CheckRun(anchor->run, name));
   return anchor;
 }
@@ -198,8 +202,8 @@ Status Catalog::ReadAnchorFile(const format::AnchorManifest& anchor, size_t inde
     offset += length;
   }
   if (const auto found = Text(hash.Finish()); found != file.sha256)
-    return Fail(Code::kCorrupt, "anchor {}: object {} has SHA-256 {}; expected {}; {}", anchor.number, name, found,
-                file.sha256, kRemedy);
+    return Fail(Code::kCorrupt, "anchor {}: object {} has SHA-256 {}; expected {}; {}", anchor.number, name,
+                found, file.sha256, kRemedy);
   return {};
 }
 

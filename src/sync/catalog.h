@@ -20,8 +20,8 @@
 namespace deltawire::sync {
 
 // One thread at a time. What is missing in the store is kNotFound, what contradicts its hash or grammar is
-// kCorrupt; messages name the object, found, expected and the remedy. Nothing is cached but the run id and the
-// inventories, so objects that appear or disappear are noticed.
+// kCorrupt; messages name the object, found, expected and the remedy. Nothing is cached but the run id and
+// the inventories, so objects that appear or disappear are noticed.
 class Catalog {
  public:
   // shared_ptr: readers, writers and uploads of one process share a store. run: refuse any other (kWrongRun);
@@ -54,8 +54,8 @@ class Catalog {
   Result<std::vector<uint64_t>> Anchors();
   // Whether it belongs to the version of that number is checked by Plan.
   Result<format::AnchorManifest> LoadAnchor(uint64_t number);
-  // Streams anchor.files[index] into sink, in order, in pieces of at most 8 MiB. What sink got is verified only
-  // once this returns success. An error of sink ends the read and is returned.
+  // Streams anchor.files[index] into sink, in order, in pieces of at most 8 MiB. What sink got is verified
+  // only once this returns success. An error of sink ends the read and is returned.
   Status ReadAnchorFile(const format::AnchorManifest& anchor, size_t index,
                         const std::function<Status(ByteSpan)>& sink);
 

@@ -48,8 +48,8 @@ TEST_F(CatalogReaderTest, AnEmptyPlaceHasNoVersion) {
 TEST_F(CatalogReaderTest, LatestNeverChangesTheResult) {
   Publish(4);
   EXPECT_EQ(AsText(Must(plain_->Get("LATEST", 100))), "4\n");
-  for (const char* latest : {"", "\n", "2\n", "0", "99\n", "-1", "4 4", "18446744073709551616", "../../etc/passwd",
-                             "{\"version\": 9}", "\x80\x02}q"}) {
+  for (const char* latest : {"", "\n", "2\n", "0", "99\n", "-1", "4 4", "18446744073709551616",
+                             "../../etc/passwd", "{\"version\": 9}", "\x80\x02}q"}) {
     Overwrite("LATEST", latest);
     EXPECT_EQ(Must(Reader().Newest()), 4u) << latest;
   }
@@ -68,10 +68,14 @@ TEST_F(CatalogReaderTest, LatestShowsWhatAListingDoesNotShowYet) {
     std::string Describe() const override { return inner_->Describe(); }
     StoreCapabilities capabilities() const override { return inner_->capabilities(); }
     Result<Bytes> Get(std::string_view name, uint64_t max) override { return inner_->Get(name, max); }
-    Result<Bytes> GetRange(std::string_view n, uint64_t o, uint64_t l) override { return inner_->GetRange(n, o, l); }
+    Result<Bytes> GetRange(std::string_view n, uint64_t o, uint64_t l) override {
+      return inner_->GetRange(n, o, l);
+    }
     Result<ObjectInfo> Stat(std::string_view name) override { return inner_->Stat(name); }
     Status Put(std::string_view n, ByteSpan b, Condition c) override { return inner_->Put(n, b, c); }
-    Result<std::unique_ptr<ObjectWriter>> Create(std::string_view name) override { return inner_->Create(name); }
+    Result<std::unique_ptr<ObjectWriter>> Create(std::string_view name) override {
+      return inner_->Create(name);
+    }
     Result<std::vector<ObjectInfo>> List(std::string_view prefix) override {
       DELTAWIRE_ASSIGN(auto infos, inner_->List(prefix));
       if (infos.size() > 2) infos.resize(2);
@@ -89,9 +93,9 @@ TEST_F(CatalogReaderTest, LatestShowsWhatAListingDoesNotShowYet) {
 
 TEST_F(CatalogReaderTest, StrangersAmongTheManifestsAreNoVersions) {
   Publish(1);
-  for (const char* name : {"manifests/7.json", "manifests/00000009.json.bak", "manifests/000000009.json",
-                           "manifests/notes.txt", "manifests/00000009/x.json", "anchors/00000001/model.safetensors",
-                           "anchors/1/manifest.json"})
+  for (const char* name :
+       {"manifests/7.json", "manifests/00000009.json.bak", "manifests/000000009.json", "manifests/notes.txt",
+        "manifests/00000009/x.json", "anchors/00000001/model.safetensors", "anchors/1/manifest.json"})
     Overwrite(name, "{}");
   EXPECT_EQ(Must(Reader().Versions()), (std::vector<uint64_t>{0, 1}));
   EXPECT_EQ(Must(Reader().Anchors()), (std::vector<uint64_t>{0}));
@@ -136,7 +140,8 @@ TEST_F(CatalogReaderTest, STO01_PartsAreVerifiedWhole) {
     const auto part = Reader().ReadPart(record.manifest, 0);
     ASSERT_EQ(CodeOf(part), Code::kCorrupt);
     const auto& message = part.error().message();
-    EXPECT_NE(message.find(fmt::format("{} bytes; expected {}", keep, good.size())), std::string::npos) << message;
+    EXPECT_NE(message.find(fmt::format("{} bytes; expected {}", keep, good.size())), std::string::npos)
+        << message;
     EXPECT_NE(message.find(name), std::string::npos) << message;
   }
   for (size_t at = 0; at < good.size(); ++at) {
@@ -208,7 +213,9 @@ TEST_F(CatalogReaderTest, ADamagedOldVersionDoesNotHideTheRest) {
   auto catalog = Reader();
   EXPECT_EQ(Must(catalog.Newest()), 3u);
   EXPECT_TRUE(catalog.Load(3));
-  EXPECT_EQ(Must(catalog.Plan({.position = {.version = 2, .digest = {}}, .target = 3, .codings = {}})).steps.size(), 1u);
+  EXPECT_EQ(
+      Must(catalog.Plan({.position = {.version = 2, .digest = {}}, .target = 3, .codings = {}})).steps.size(),
+      1u);
 }
 
 TEST_F(CatalogReaderTest, VER05_AChainWithAHoleIsRefusedBeforeAnythingIsRead) {
@@ -247,7 +254,8 @@ TEST_F(CatalogReaderTest, AnchorsAreStreamedAndVerified) {
   EXPECT_EQ(Must(read(0)), "weights of 0");
   EXPECT_EQ(Must(read(1)), "{}");
   EXPECT_EQ(CodeOf(read(2)), Code::kInvalidArgument);
-  EXPECT_EQ(CodeOf(catalog.ReadAnchorFile(anchor, 0, [](ByteSpan) { return Status(Fail(Code::kNoSpace, "full")); })),
+  EXPECT_EQ(CodeOf(catalog.ReadAnchorFile(anchor, 0,
+                                          [](ByteSpan) { return Status(Fail(Code::kNoSpace, "full")); })),
             Code::kNoSpace);
   const std::string name = "anchors/00000000/model.safetensors";
   Overwrite(name, "weights of 1");

@@ -16,20 +16,22 @@ constexpr std::string_view kTakenOver =
 
 Status CatalogWriter::CheckStart(const Store& store, const Options& options) {
   if (!format::IsIdentifier(options.writer))
-    return Fail(Code::kInvalidArgument, "writer id \"{}\": expected 1 to 64 letters, digits, _ or -", options.writer);
+    return Fail(Code::kInvalidArgument, "writer id \"{}\": expected 1 to 64 letters, digits, _ or -",
+                options.writer);
   if (store.capabilities().create_if_absent || options.single_writer) return {};
-  return Fail(Code::kUnsupported,
-              "{} can't create an object only if it is absent, so two publishers could overwrite each other; use "
-              "another store, or declare that this is the only publisher (single_writer)",
-              store.Describe());
+  return Fail(
+      Code::kUnsupported,
+      "{} can't create an object only if it is absent, so two publishers could overwrite each other; use "
+      "another store, or declare that this is the only publisher (single_writer)",
+      store.Describe());
 }
 
 Result<std::unique_ptr<CatalogWriter>> CatalogWriter::Create(std::shared_ptr<Store> store, Options options,
                                                              Clock& clock, Rng& rng) {
   DELTAWIRE_TRY(CheckStart(*store, options));
   if (!format::IsRunName(options.run))
-    return Fail(Code::kInvalidArgument, "run id \"{}\": expected 1 to 256 bytes of UTF-8 without control characters",
-                options.run);
+    return Fail(Code::kInvalidArgument,
+                "run id \"{}\": expected 1 to 256 bytes of UTF-8 without control characters", options.run);
   Catalog catalog(store);
   const auto newest = catalog.Newest();
   if (newest) {
@@ -44,7 +46,8 @@ Result<std::unique_ptr<CatalogWriter>> CatalogWriter::Create(std::shared_ptr<Sto
   if (newest.error().code() != Code::kNotFound) return Fail(newest.error());
   DELTAWIRE_ASSIGN(const auto anchors, catalog.Anchors());
   if (!anchors.empty())
-    return Fail(Code::kExists, "{} holds no version, but anchor {} of an earlier run; publish to another location",
+    return Fail(Code::kExists,
+                "{} holds no version, but anchor {} of an earlier run; publish to another location",
                 store->Describe(), anchors.back());
   return std::unique_ptr<CatalogWriter>(new CatalogWriter(std::move(store), std::move(options), clock, rng));
 }
@@ -67,8 +70,8 @@ Status CatalogWriter::CheckNotFenced() const {
 }
 
 tl::unexpected<Error> CatalogWriter::Fence(std::string_view found) {
-  fenced_ = Error(Code::kFenced, fmt::format("{}; this is writer {} of run \"{}\": {}", found, options_.writer,
-                                             options_.run, kTakenOver));
+  fenced_ = Error(Code::kFenced, fmt::format("{}; this is writer {} of run \"{}\": {}", found,
+                                             options_.writer, options_.run, kTakenOver));
   return Fail(*fenced_);
 }
 
@@ -92,7 +95,8 @@ Result<std::unique_ptr<VersionAttempt>> CatalogWriter::BeginVersion(uint64_t num
                 pending_->record.number());
   if (open_attempt_) return Fail(Code::kInvalidArgument, "attempt {} is still open", *open_attempt_);
   if (number != next_number())
-    return Fail(Code::kInvalidArgument, "version {} can't be begun; the next one is {}", number, next_number());
+    return Fail(Code::kInvalidArgument, "version {} can't be begun; the next one is {}", number,
+                next_number());
   open_attempt_ = rng_->HexId(16);
   return std::unique_ptr<VersionAttempt>(new VersionAttempt(*this, number, *open_attempt_));
 }
@@ -128,11 +132,13 @@ Status CatalogWriter::CommitManifest(const VersionRecord& record, const std::str
   if (found.error().code() == Code::kFenced) return found;
   const bool surely_absent = found.error().code() == Code::kNotFound && put.error().code() != Code::kIo &&
                              put.error().code() != Code::kExists;
-  if (surely_absent) return Fail(put.error().Within(fmt::format("version {} was not published", record.number())));
-  return Fail(Code::kIo,
-              "version {} may or may not be published: {}; reading it back: {}; it is decided when the commit is "
-              "repeated",
-              record.number(), put.error().message(), found.error().message());
+  if (surely_absent)
+    return Fail(put.error().Within(fmt::format("version {} was not published", record.number())));
+  return Fail(
+      Code::kIo,
+      "version {} may or may not be published: {}; reading it back: {}; it is decided when the commit is "
+      "repeated",
+      record.number(), put.error().message(), found.error().message());
 }
 
 void CatalogWriter::Committed(const VersionRecord& record) {
@@ -146,9 +152,10 @@ Status CatalogWriter::ReadBack(const VersionRecord& record, const std::string& t
   DELTAWIRE_ASSIGN(const auto there, store_->Get(name, format::kMaxManifestBytes));
   if (AsText(there) == text) return {};
   const auto other = format::ParseManifest(there);
-  return Fence(other ? fmt::format("version {} was published by writer {} of run \"{}\" (attempt {})",
-                                   record.number(), other->writer, other->run, other->attempt)
-                     : fmt::format("{} holds something that is not ours ({})", name, other.error().message()));
+  return Fence(other
+                   ? fmt::format("version {} was published by writer {} of run \"{}\" (attempt {})",
+                                 record.number(), other->writer, other->run, other->attempt)
+                   : fmt::format("{} holds something that is not ours ({})", name, other.error().message()));
 }
 
 std::optional<std::string> CatalogWriter::LaterVersion(uint64_t number) {
@@ -157,8 +164,9 @@ std::optional<std::string> CatalogWriter::LaterVersion(uint64_t number) {
   const auto there = store_->Get(format::ManifestName(*hint), format::kMaxManifestBytes);
   if (!there) return std::nullopt;
   const auto other = format::ParseManifest(*there);
-  return fmt::format("version {} exists already, published by writer {}, while version {} was to be published", *hint,
-                     other ? other->writer : "(unreadable)", number);
+  return fmt::format(
+      "version {} exists already, published by writer {}, while version {} was to be published", *hint,
+      other ? other->writer : "(unreadable)", number);
 }
 
 Status CatalogWriter::PutIfAbsent(const std::string& name, ByteSpan bytes) {
@@ -177,8 +185,8 @@ Status CatalogWriter::CheckVersion(uint64_t number, const std::string* sha256, c
     DELTAWIRE_ASSIGN(record, catalog.Load(number));
   }
   if (sha256 != nullptr && record->sha256 != *sha256)
-    return Fail(Code::kInvalidArgument, "{} version {} has a manifest with SHA-256 {}; {} was given", what, number,
-                record->sha256, *sha256);
+    return Fail(Code::kInvalidArgument, "{} version {} has a manifest with SHA-256 {}; {} was given", what,
+                number, record->sha256, *sha256);
   if (record->manifest.digest != digest)
     return Fail(Code::kInvalidArgument, "{} version {} has digest {}; {} was given", what, number,
                 record->manifest.digest.Hex(), digest.Hex());

@@ -36,16 +36,16 @@ class VersionAttempt {
   uint64_t number() const { return number_; }
   const std::string& attempt() const { return attempt_; }
 
-  // Writes the pieces, one after the other, as the next part. The caller adds the coding and the block table's
-  // range to make the ManifestPart. After an error it may be repeated, or the attempt given up.
+  // Writes the pieces, one after the other, as the next part. The caller adds the coding and the block
+  // table's range to make the ManifestPart. After an error it may be repeated, or the attempt given up.
   Result<format::ObjectRef> PutPart(std::span<const ByteSpan> pieces);
   // For Manifest::tensor_digests; once. In inventory order.
   Result<format::ObjectRef> PutTensorDigests(std::span<const Digest> digests);
 
-  // Fixes the manifest's bytes: run, number, writer, attempt and created_unix_ns are filled in. kInvalidArgument
-  // unless parts and tensor_digests are exactly what was put here, CheckManifest accepts it, and a base or
-  // original is the version it claims to be; kMismatch when the inventory is not the run's. The record's hash is
-  // what an anchor written before Commit names. Once.
+  // Fixes the manifest's bytes: run, number, writer, attempt and created_unix_ns are filled in.
+  // kInvalidArgument unless parts and tensor_digests are exactly what was put here, CheckManifest accepts it,
+  // and a base or original is the version it claims to be; kMismatch when the inventory is not the run's. The
+  // record's hash is what an anchor written before Commit names. Once.
   Result<VersionRecord> Seal(format::Manifest manifest);
 
   // Creates the sealed manifest: the version exists from here on, durably. Then LATEST, best effort.
@@ -82,15 +82,16 @@ class AnchorAttempt {
   AnchorAttempt(const AnchorAttempt&) = delete;
   AnchorAttempt& operator=(const AnchorAttempt&) = delete;
 
-  // A file of unknown size, written piece by piece and hashed on the way; it is listed once its Commit succeeded.
-  // name: one component. The writer must not outlive the attempt; the condition of its Commit is ignored.
+  // A file of unknown size, written piece by piece and hashed on the way; it is listed once its Commit
+  // succeeded. name: one component. The writer must not outlive the attempt; the condition of its Commit is
+  // ignored.
   Result<std::unique_ptr<ObjectWriter>> CreateFile(std::string_view name);
   Status PutFile(std::string_view name, ByteSpan bytes);
   // For AnchorManifest::tensor_digests, as an object beside the files. In inventory order.
   Status PutTensorDigests(std::span<const Digest> digests);
 
-  // Lists the files and makes the anchor visible. kIo: unclear, the anchor may exist; BeginAnchor for the same
-  // record tells.
+  // Lists the files and makes the anchor visible. kIo: unclear, the anchor may exist; BeginAnchor for the
+  // same record tells.
   Status Commit();
 
  private:
@@ -117,12 +118,13 @@ class CatalogWriter {
     bool single_writer = false;
   };
 
-  // Starts a run in a place without versions and anchors; kExists, saying whose they are, otherwise. kUnsupported
-  // for a store without create_if_absent unless single_writer. clock and rng must outlive the writer.
+  // Starts a run in a place without versions and anchors; kExists, saying whose they are, otherwise.
+  // kUnsupported for a store without create_if_absent unless single_writer. clock and rng must outlive the
+  // writer.
   static Result<std::unique_ptr<CatalogWriter>> Create(std::shared_ptr<Store> store, Options options,
                                                        Clock& clock = SystemClock(), Rng& rng = SystemRng());
-  // Goes on after the newest version. kNotFound when there is none, kWrongRun for another run. The writer before
-  // is fenced as soon as this one has committed.
+  // Goes on after the newest version. kNotFound when there is none, kWrongRun for another run. The writer
+  // before is fenced as soon as this one has committed.
   static Result<std::unique_ptr<CatalogWriter>> Resume(std::shared_ptr<Store> store, Options options,
                                                        Clock& clock = SystemClock(), Rng& rng = SystemRng());
 
@@ -140,8 +142,8 @@ class CatalogWriter {
 
   // True after a commit that ended unclear and whose attempt is destroyed.
   bool unsettled() const { return pending_.has_value(); }
-  // Repeats that commit until it is decided: the record of the version, which exists now, or nullopt when nothing
-  // was pending. kIo: still unclear.
+  // Repeats that commit until it is decided: the record of the version, which exists now, or nullopt when
+  // nothing was pending. kIo: still unclear.
   Result<std::optional<VersionRecord>> Settle();
 
   // An anchor of a version: a committed one, or a sealed one about to be committed (so that version 0 never
@@ -149,10 +151,10 @@ class CatalogWriter {
   Result<std::unique_ptr<AnchorAttempt>> BeginAnchor(const VersionRecord& version);
 
   // Deletes update objects that no manifest lists and files of anchors that have no manifest, if at least
-  // min_age_ms old by the store's times, and temporary leftovers of that age; returns how many. Never what this
-  // writer has open or unsettled, and nothing that a writer of catalogs would not have named so. min_age_ms must
-  // exceed the longest time between a part and its manifest, retries included. kUnsupported for a store without
-  // modification times. Reads the manifest of every version that has old objects.
+  // min_age_ms old by the store's times, and temporary leftovers of that age; returns how many. Never what
+  // this writer has open or unsettled, and nothing that a writer of catalogs would not have named so.
+  // min_age_ms must exceed the longest time between a part and its manifest, retries included. kUnsupported
+  // for a store without modification times. Reads the manifest of every version that has old objects.
   Result<uint64_t> CollectGarbage(int64_t min_age_ms);
 
  private:
@@ -172,14 +174,15 @@ class CatalogWriter {
   Status CheckNotFenced() const;
   tl::unexpected<Error> Fence(std::string_view found);
   // kInvalidArgument unless the version exists with this digest, and this hash if one is given.
-  Status CheckVersion(uint64_t number, const std::string* sha256, const Digest& digest, std::string_view what);
+  Status CheckVersion(uint64_t number, const std::string* sha256, const Digest& digest,
+                      std::string_view what);
 
   Status CommitManifest(const VersionRecord& record, const std::string& text);
   void Committed(const VersionRecord& record);
   // Success: our bytes are there. kNotFound: nothing is. kFenced: another's.
   Status ReadBack(const VersionRecord& record, const std::string& text);
-  // Says which version above `number` exists, if LATEST knows of one: a writer that slept while another took over,
-  // and whose number retention has since made free again, would meet nobody there.
+  // Says which version above `number` exists, if LATEST knows of one: a writer that slept while another took
+  // over, and whose number retention has since made free again, would meet nobody there.
   std::optional<std::string> LaterVersion(uint64_t number);
   // Create-if-absent, or its imitation for a declared single writer.
   Status PutIfAbsent(const std::string& name, ByteSpan bytes);

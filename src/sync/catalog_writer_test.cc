@@ -29,10 +29,12 @@ TEST_F(CatalogWriterTest, VER12_ARunIsNotStartedOverAnother) {
     EXPECT_NE(message.find(part), std::string::npos) << message;
   // Unreadable or without versions: it is still somebody's.
   Overwrite("manifests/00000002.json", "garbage");
-  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "new", .writer = "second"}, clock_, rng_)), Code::kExists);
+  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "new", .writer = "second"}, clock_, rng_)),
+            Code::kExists);
   for (const auto& name : Names("manifests/")) Must(plain_->Delete(name));
   Overwrite("anchors/00000001/manifest.json", "{}");
-  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "new", .writer = "second"}, clock_, rng_)), Code::kExists);
+  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "new", .writer = "second"}, clock_, rng_)),
+            Code::kExists);
 }
 
 TEST_F(CatalogWriterTest, STO05_LeftoversOfAPublisherThatDiedAreNoRun) {
@@ -60,20 +62,27 @@ TEST_F(CatalogWriterTest, VER10_ResumeGoesOnAfterTheNewest) {
 }
 
 TEST_F(CatalogWriterTest, ResumeRefusesWhatItCannotContinue) {
-  EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "run", .writer = "w"}, clock_, rng_)), Code::kNotFound);
+  EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "run", .writer = "w"}, clock_, rng_)),
+            Code::kNotFound);
   Must(TryPublish(*NewRun()));
-  EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "other", .writer = "w"}, clock_, rng_)), Code::kWrongRun);
+  EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "other", .writer = "w"}, clock_, rng_)),
+            Code::kWrongRun);
   Overwrite("manifests/00000000.json", "garbage");
-  EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "run", .writer = "w"}, clock_, rng_)), Code::kCorrupt);
+  EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "run", .writer = "w"}, clock_, rng_)),
+            Code::kCorrupt);
 }
 
 TEST_F(CatalogWriterTest, BadSettingsFailAtStart) {
   for (const char* id : {"", "a/b", "..", "a b"}) {
-    EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "run", .writer = id}, clock_, rng_)), Code::kInvalidArgument);
-    EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "run", .writer = id}, clock_, rng_)), Code::kInvalidArgument);
+    EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "run", .writer = id}, clock_, rng_)),
+              Code::kInvalidArgument);
+    EXPECT_EQ(CodeOf(CatalogWriter::Resume(faulty_, {.run = "run", .writer = id}, clock_, rng_)),
+              Code::kInvalidArgument);
   }
-  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "", .writer = "w"}, clock_, rng_)), Code::kInvalidArgument);
-  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "a\nb", .writer = "w"}, clock_, rng_)), Code::kInvalidArgument);
+  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "", .writer = "w"}, clock_, rng_)),
+            Code::kInvalidArgument);
+  EXPECT_EQ(CodeOf(CatalogWriter::Create(faulty_, {.run = "a\nb", .writer = "w"}, clock_, rng_)),
+            Code::kInvalidArgument);
 }
 
 TEST_F(CatalogWriterTest, AStoreWithoutExclusiveCreateNeedsADeclaredSingleWriter) {
@@ -85,7 +94,8 @@ TEST_F(CatalogWriterTest, AStoreWithoutExclusiveCreateNeedsADeclaredSingleWriter
       Must(CatalogWriter::Create(store, {.run = "run", .writer = "w", .single_writer = true}, clock_, rng_));
   for (int i = 0; i < 3; ++i) Must(TryPublish(*writer));
   Must(TryWriteAnchor(*writer, *writer->newest()));
-  EXPECT_EQ(CodeOf(CatalogWriter::Resume(store, {.run = "run", .writer = "v"}, clock_, rng_)), Code::kUnsupported);
+  EXPECT_EQ(CodeOf(CatalogWriter::Resume(store, {.run = "run", .writer = "v"}, clock_, rng_)),
+            Code::kUnsupported);
   // Even so a version that is there already is noticed.
   const auto second =
       Must(CatalogWriter::Resume(store, {.run = "run", .writer = "v", .single_writer = true}, clock_, rng_));
@@ -99,7 +109,8 @@ TEST_F(CatalogWriterTest, TheManifestComesAfterAllItLists) {
   Must(TryPublish(*writer));
   std::vector<std::string> written;
   for (const auto& call : faulty_->calls())
-    if (call.operation == StoreOperation::kPut || call.operation == StoreOperation::kCommit) written.push_back(call.name);
+    if (call.operation == StoreOperation::kPut || call.operation == StoreOperation::kCommit)
+      written.push_back(call.name);
   ASSERT_EQ(written.size(), 5u);
   EXPECT_TRUE(written[0].starts_with("inventory-"));
   EXPECT_TRUE(written[1].ends_with("-part-00000.safetensors"));
@@ -180,7 +191,8 @@ TEST_F(CatalogWriterTest, AliasesCarryNoBytes) {
   manifest.digest = TestDigest(1);
   Must(attempt->Seal(manifest));
   Must(attempt->Commit());
-  const auto path = Must(Reader().Plan({.position = {.version = 1, .digest = {}}, .target = 3, .codings = {}}));
+  const auto path =
+      Must(Reader().Plan({.position = {.version = 1, .digest = {}}, .target = 3, .codings = {}}));
   EXPECT_TRUE(path.steps.empty());
 }
 

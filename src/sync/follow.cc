@@ -11,9 +11,11 @@ constexpr int64_t kSlice = 100;
 }  // namespace
 
 Result<std::optional<uint64_t>> WaitForNewer(Catalog& catalog, std::optional<uint64_t> than,
-                                             const WaitOptions& options, Clock& clock, std::stop_token cancel) {
+                                             const WaitOptions& options, Clock& clock,
+                                             std::stop_token cancel) {
   if (options.timeout_ms < 0 || options.poll_ms < 1)
-    return Fail(Code::kInvalidArgument, "waiting for a version with timeout_ms {} and poll_ms {}; expected >= 0 and >= 1",
+    return Fail(Code::kInvalidArgument,
+                "waiting for a version with timeout_ms {} and poll_ms {}; expected >= 0 and >= 1",
                 options.timeout_ms, options.poll_ms);
   const auto start = clock.MonotonicNanos();
   const auto left_ms = [&] { return options.timeout_ms - (clock.MonotonicNanos() - start) / 1'000'000; };

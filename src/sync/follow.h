@@ -17,8 +17,9 @@ struct WaitOptions {
 };
 
 // The newest version above `than` (nullopt: any version), as soon as there is one; nullopt after timeout_ms.
-// Errors that may pass (kIo; kNotFound for a run that has not begun) don't end the wait; if the last look failed
-// with kIo, so does the wait. kCancelled within 100 ms of `cancel`. Looks at least once, also when cancelled.
+// Errors that may pass (kIo; kNotFound for a run that has not begun) don't end the wait; if the last look
+// failed with kIo, so does the wait. kCancelled within 100 ms of `cancel`. Looks at least once, also when
+// cancelled.
 Result<std::optional<uint64_t>> WaitForNewer(Catalog& catalog, std::optional<uint64_t> than,
                                              const WaitOptions& options, Clock& clock,
                                              std::stop_token cancel = {});

@@ -8,8 +8,8 @@ namespace {
 class FollowTest : public CatalogTest {
  protected:
   // Looks through the faulty store, on the manual clock.
-  Result<std::optional<uint64_t>> Wait(std::optional<uint64_t> than, int64_t timeout_ms, int64_t poll_ms = 1000,
-                                       std::stop_token cancel = {}) {
+  Result<std::optional<uint64_t>> Wait(std::optional<uint64_t> than, int64_t timeout_ms,
+                                       int64_t poll_ms = 1000, std::stop_token cancel = {}) {
     Catalog catalog(faulty_);
     return WaitForNewer(catalog, than, {timeout_ms, poll_ms}, clock_, std::move(cancel));
   }

@@ -35,7 +35,8 @@ std::optional<UpdateObject> ParseUpdateObject(std::string_view name) {
     if (format::DigestTableName(*number, attempt) == name) return UpdateObject{*number, std::string(attempt)};
     const auto rest = file.substr(at + kind.size());
     const auto part = Number(rest.substr(0, rest.find('.')));
-    if (part && *part <= UINT32_MAX && format::UpdateName(*number, attempt, static_cast<uint32_t>(*part)) == name)
+    if (part && *part <= UINT32_MAX &&
+        format::UpdateName(*number, attempt, static_cast<uint32_t>(*part)) == name)
       return UpdateObject{*number, std::string(attempt)};
   }
   return std::nullopt;
@@ -61,7 +62,9 @@ Result<std::vector<std::string>> CatalogWriter::OldUnlistedUpdates(int64_t newes
   for (const auto& info : infos) {
     const auto object = ParseUpdateObject(info.name);
     if (!object || info.modified_unix_nanos > newest_unix_nanos) continue;
-    if (open_attempt_ == object->attempt || (pending_ && pending_->record.manifest.attempt == object->attempt)) continue;
+    if (open_attempt_ == object->attempt ||
+        (pending_ && pending_->record.manifest.attempt == object->attempt))
+      continue;
     if (current != object->number) {
       current = object->number;
       const auto record = catalog.Load(object->number);
@@ -84,7 +87,8 @@ Result<std::vector<std::string>> CatalogWriter::OldUnlistedAnchorFiles(int64_t n
   for (const auto& info : infos) {
     const auto folder = std::string_view(info.name).substr(0, info.name.rfind('/'));
     const auto number = Number(folder.substr(folder.find('/') + 1));
-    if (!number || format::AnchorDir(*number) != folder || info.modified_unix_nanos > newest_unix_nanos) continue;
+    if (!number || format::AnchorDir(*number) != folder || info.modified_unix_nanos > newest_unix_nanos)
+      continue;
     if (open_anchor_ != *number && !complete.contains(*number)) garbage.push_back(info.name);
   }
   return garbage;
@@ -93,7 +97,8 @@ Result<std::vector<std::string>> CatalogWriter::OldUnlistedAnchorFiles(int64_t n
 Result<uint64_t> CatalogWriter::CollectGarbage(int64_t min_age_ms) {
   DELTAWIRE_TRY(CheckNotFenced());
   if (!store_->capabilities().modification_times)
-    return Fail(Code::kUnsupported, "{} tells no modification times, so nothing can be called old", store_->Describe());
+    return Fail(Code::kUnsupported, "{} tells no modification times, so nothing can be called old",
+                store_->Describe());
   const int64_t newest_unix_nanos = clock_->UnixNanos() - min_age_ms * 1'000'000;
   DELTAWIRE_ASSIGN(auto garbage, OldUnlistedUpdates(newest_unix_nanos));
   DELTAWIRE_ASSIGN(const auto anchor_files, OldUnlistedAnchorFiles(newest_unix_nanos));

@@ -42,9 +42,10 @@ TEST_F(GarbageTest, WhatIsBeingWrittenStays) {
 }
 
 TEST_F(GarbageTest, NobodyElsesFilesAreDeleted) {
-  for (const char* name : {"notes.txt", "updates/README", "updates/00000001/notes.txt", "updates/1/dead-digests.bin",
-                           "updates/00000001/dead-part-0.safetensors", "updates/00000001/a/dead-digests.bin",
-                           "anchors/00000002/README.md", "anchors/x/model.safetensors", "inventory-x.json"})
+  for (const char* name :
+       {"notes.txt", "updates/README", "updates/00000001/notes.txt", "updates/1/dead-digests.bin",
+        "updates/00000001/dead-part-0.safetensors", "updates/00000001/a/dead-digests.bin",
+        "anchors/00000002/README.md", "anchors/x/model.safetensors", "inventory-x.json"})
     Overwrite(name, "x");
   const auto all = Names("");
   clock_.SleepMillis(2 * kHour);

@@ -1,5 +1,5 @@
-// A store that fails, loses answers or dies at each call of a publish in turn. Whatever happens: the version is
-// absent or complete, nothing is published twice, and going on works.
+// A store that fails, loses answers or dies at each call of a publish in turn. Whatever happens: the version
+// is absent or complete, nothing is published twice, and going on works.
 #include "sync/test_catalog.h"
 
 namespace deltawire::sync {
@@ -67,7 +67,10 @@ TEST_F(LostAnswersTest, ALostAnswerToTheManifestAloneIsNoFailure) {
   const auto writer = NewRun();
   Must(TryPublish(*writer));
   for (const auto code : {Code::kIo, Code::kExists, Code::kNoSpace, Code::kCancelled}) {
-    faulty_->Add({.kind = FaultKind::kLoseAnswer, .on = StoreOperation::kPut, .name_contains = "manifests/", .code = code});
+    faulty_->Add({.kind = FaultKind::kLoseAnswer,
+                  .on = StoreOperation::kPut,
+                  .name_contains = "manifests/",
+                  .code = code});
     Must(TryPublish(*writer));
   }
   ExpectVersions(4);
@@ -186,7 +189,10 @@ TEST_F(LostAnswersTest, APublisherKilledBeforeItsFirstVersion) {
 TEST_F(LostAnswersTest, ATruncatedPartIsRefusedByReaders) {
   const auto writer = NewRun();
   Must(TryPublish(*writer));
-  faulty_->Add({.kind = FaultKind::kTruncate, .on = StoreOperation::kAppend, .name_contains = "-part-", .keep_bytes = 1});
+  faulty_->Add({.kind = FaultKind::kTruncate,
+                .on = StoreOperation::kAppend,
+                .name_contains = "-part-",
+                .keep_bytes = 1});
   Must(TryPublish(*writer));
   EXPECT_EQ(CodeOf(Reader().ReadPart(Must(Reader().Load(1)).manifest, 0)), Code::kCorrupt);
 }

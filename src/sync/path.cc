@@ -28,11 +28,15 @@ std::string HeldText(const Position& position) {
   return "nothing";
 }
 
+bool Contains(const std::vector<uint64_t>& numbers, uint64_t number) {
+  return std::find(numbers.begin(), numbers.end(), number) != numbers.end();
+}
+
 // A version on the way, and what its patch costs.
 struct Link {
   VersionRecord record;
-  std::string coding;      // of the patch; empty: no bit changes
-  uint64_t bytes = 0;      // of the patch
+  std::string coding;       // of the patch; empty: no bit changes
+  uint64_t bytes = 0;       // of the patch
   uint64_t tail_bytes = 0;  // of the patches after this version
   size_t tail_steps = 0;
 };
@@ -54,15 +58,18 @@ class Planner {
   Result<Path> Run() {
     const auto& held = request_.position;
     if (held.version && request_.target < *held.version && !request_.allow_rollback)
-      return Fail(Code::kInvalidArgument,
-                  "version {} is older than version {}, which is held; there is no way back without rollback: ask "
-                  "for it explicitly",
-                  request_.target, *held.version);
+      return Fail(
+          Code::kInvalidArgument,
+          "version {} is older than version {}, which is held; there is no way back without rollback: ask "
+          "for it explicitly",
+          request_.target, *held.version);
     DELTAWIRE_ASSIGN(auto target, source_.version(request_.target));
     DELTAWIRE_TRY(LearnDigest(target));
+    const auto elements = target.manifest.counts.total;
     Walk(std::move(target));
     // What may succeed when repeated is no hole to go round at the price of an anchor.
     if (hole_ && hole_->code() == Code::kIo) return Fail(*hole_);
+    if (!best_ || best_->bytes > elements) LookForAnchors();
     if (!best_) return NoWay();
     return BuildPath();
   }
@@ -96,7 +103,10 @@ class Planner {
       auto& link = chain_.back();
       const auto& manifest = link.record.manifest;
       if (digest_ && manifest.digest == *digest_) {
-        Offer({.link = chain_.size() - 1, .anchor = {}, .start = manifest.number, .bytes = tail_bytes,
+        Offer({.link = chain_.size() - 1,
+               .anchor = {},
+               .start = manifest.number,
+               .bytes = tail_bytes,
                .steps = tail_steps});
         return;
       }
@@ -107,14 +117,13 @@ class Planner {
       auto previous = StepBack(link);
       if (!previous) {
         hole_ = std::move(previous).error();
-        break;
+        return;
       }
       if (!*previous) return;  // met the receiver at the base of this version
       tail_bytes = Add(tail_bytes, link.bytes);
       if (!link.coding.empty()) ++tail_steps;
       record = **std::move(previous);
     }
-    LookForAnchors();
   }
 
   // The version before, nullopt when the receiver holds its bits, or why the chain ends here.
@@ -137,8 +146,8 @@ class Planner {
         return Fail(Code::kNotFound, "version {} starts from nothing", manifest.number);
       case BaseRef::Kind::kCheckpoint:
         if (digest_ != base.digest)
-          return Fail(Code::kWrongBase, "version {} starts from the checkpoint with digest {}", manifest.number,
-                      base.digest.Hex());
+          return Fail(Code::kWrongBase, "version {} starts from the checkpoint with digest {}",
+                      manifest.number, base.digest.Hex());
         Offer(here);
         return std::nullopt;
       case BaseRef::Kind::kVersion: break;
@@ -166,9 +175,10 @@ class Planner {
     const auto& base = manifest.base;
     DELTAWIRE_ASSIGN(auto record, LoadEarlier(manifest, base.number, "base"));
     if (record.sha256 != base.manifest)
-      return Fail(Code::kCorrupt,
-                  "version {} builds on a version {} whose manifest has SHA-256 {}; the one in the store has {}",
-                  manifest.number, base.number, base.manifest, record.sha256);
+      return Fail(
+          Code::kCorrupt,
+          "version {} builds on a version {} whose manifest has SHA-256 {}; the one in the store has {}",
+          manifest.number, base.number, base.manifest, record.sha256);
     if (record.manifest.digest != base.digest || (manifest.alias_of && manifest.digest != base.digest))
       return Fail(Code::kCorrupt, "version {} builds on digest {}, but its base, version {}, has digest {}",
                   manifest.number, base.digest.Hex(), base.number, record.manifest.digest.Hex());
@@ -177,11 +187,12 @@ class Planner {
 
   Result<VersionRecord> LoadEarlier(const Manifest& manifest, uint64_t number, std::string_view what) {
     if (number >= manifest.number)
-      return Fail(Code::kCorrupt, "version {} names version {} as its {}; expected an earlier one", manifest.number,
-                  number, what);
+      return Fail(Code::kCorrupt, "version {} names version {} as its {}; expected an earlier one",
+                  manifest.number, number, what);
     auto record = source_.version(number);
     if (!record && record.error().code() == Code::kNotFound)
-      return Fail(Code::kNotFound, "version {}, the {} of version {}, is missing", number, what, manifest.number);
+      return Fail(Code::kNotFound, "version {}, the {} of version {}, is missing", number, what,
+                  manifest.number);
     if (!record) return Fail(record.error());
     if (record->manifest.inventory != manifest.inventory)
       return Fail(Code::kMismatch, "version {} has inventory {}, its {}, version {}, has {}", manifest.number,
@@ -194,8 +205,11 @@ class Planner {
     const auto& manifest = link.record.manifest;
     if (manifest.parts.empty()) {
       if (manifest.base.kind == BaseRef::Kind::kNone || manifest.digest == manifest.base.digest) return {};
-      return Fail(Code::kNotFound, "version {} changes bits, but has no parts and no anchor", manifest.number);
+      return Fail(Code::kNotFound, "version {} changes bits, but has no parts and no anchor",
+                  manifest.number);
     }
+    if (Contains(request_.broken_patches, manifest.number))
+      return Fail(Code::kNotFound, "objects of version {} are missing or damaged", manifest.number);
     std::map<std::string, uint64_t> bytes_by_coding;
     for (const auto& part : manifest.parts) {
       auto& bytes = bytes_by_coding[part.coding];
@@ -204,8 +218,9 @@ class Planner {
     std::string all;
     for (const auto& [coding, bytes] : bytes_by_coding) {
       all += (all.empty() ? "" : ", ") + coding;
-      const bool readable = request_.codings.empty() || std::find(request_.codings.begin(), request_.codings.end(),
-                                                                  coding) != request_.codings.end();
+      const bool readable =
+          request_.codings.empty() ||
+          std::find(request_.codings.begin(), request_.codings.end(), coding) != request_.codings.end();
       if (!readable || (!link.coding.empty() && bytes >= link.bytes)) continue;
       link.coding = coding;
       link.bytes = bytes;
@@ -225,13 +240,20 @@ class Planner {
     for (; anchors_seen_ < chain_.size(); ++anchors_seen_) {
       const auto& link = chain_[anchors_seen_];
       if (!std::binary_search(anchors_->begin(), anchors_->end(), link.record.number())) continue;
+      if (Contains(request_.broken_anchors, link.record.number())) {
+        notes_.push_back(fmt::format("files of anchor {} are missing or damaged", link.record.number()));
+        continue;
+      }
       auto anchor = LoadAnchor(link.record);
       if (!anchor) {
         notes_.push_back(anchor.error().message());
         continue;
       }
       const auto bytes = Add(link.tail_bytes, AnchorBytes(*anchor));
-      Offer({.link = anchors_seen_, .anchor = *std::move(anchor), .start = {}, .bytes = bytes,
+      Offer({.link = anchors_seen_,
+             .anchor = *std::move(anchor),
+             .start = {},
+             .bytes = bytes,
              .steps = link.tail_steps + 1});
     }
   }
@@ -239,7 +261,8 @@ class Planner {
   Result<AnchorManifest> LoadAnchor(const VersionRecord& record) const {
     DELTAWIRE_ASSIGN(auto anchor, source_.anchor(record.number()));
     if (anchor.manifest != record.sha256)
-      return Fail(Code::kCorrupt, "anchor {} belongs to a manifest with SHA-256 {}; that of version {} has {}",
+      return Fail(Code::kCorrupt,
+                  "anchor {} belongs to a manifest with SHA-256 {}; that of version {} has {}",
                   record.number(), anchor.manifest, record.number(), record.sha256);
     if (anchor.digest != record.manifest.digest || anchor.inventory != record.manifest.inventory)
       return Fail(Code::kCorrupt, "anchor {} has digest {} and inventory {}; its version has {} and {}",
@@ -269,10 +292,11 @@ class Planner {
   tl::unexpected<Error> NoWay() const {
     std::string notes;
     for (const auto& note : notes_) notes += fmt::format(" ({})", note);
-    return Fail(hole_->code(),
-                "nothing leads from {} to version {}: {}, and there is no usable anchor between{}; write an anchor, "
-                "or start from a checkpoint or version that the run builds on",
-                HeldText(request_.position), request_.target, hole_->message(), notes);
+    return Fail(
+        hole_->code(),
+        "nothing leads from {} to version {}: {}, and there is no usable anchor between{}; write an anchor, "
+        "or start from a checkpoint or version that the run builds on",
+        HeldText(request_.position), request_.target, hole_->message(), notes);
   }
 
   const PathRequest& request_;

@@ -62,24 +62,25 @@ class PathTest : public ::testing::Test {
     version_loads_ = 0;
     anchor_loads_ = 0;
     anchor_lists_ = 0;
-    return PlanPath(request,
-                    {.version = [this](uint64_t number) -> Result<VersionRecord> {
-                       ++version_loads_;
-                       if (unreachable_ == number) return Fail(Code::kIo, "connection reset");
-                       if (broken_.contains(number)) return Fail(Code::kCorrupt, "version {} is damaged", number);
-                       if (!versions_.contains(number)) return Fail(Code::kNotFound, "no version {}", number);
-                       return versions_.at(number);
-                     },
-                     .anchors = [this]() -> Result<std::vector<uint64_t>> {
-                       ++anchor_lists_;
-                       std::vector<uint64_t> numbers;
-                       for (const auto& [number, anchor] : anchors_) numbers.push_back(number);
-                       return numbers;
-                     },
-                     .anchor = [this](uint64_t number) -> Result<format::AnchorManifest> {
-                       ++anchor_loads_;
-                       return anchors_.at(number);
-                     }});
+    return PlanPath(request, {.version = [this](uint64_t number) -> Result<VersionRecord> {
+                                ++version_loads_;
+                                if (unreachable_ == number) return Fail(Code::kIo, "connection reset");
+                                if (broken_.contains(number))
+                                  return Fail(Code::kCorrupt, "version {} is damaged", number);
+                                if (!versions_.contains(number))
+                                  return Fail(Code::kNotFound, "no version {}", number);
+                                return versions_.at(number);
+                              },
+                              .anchors = [this]() -> Result<std::vector<uint64_t>> {
+                                ++anchor_lists_;
+                                std::vector<uint64_t> numbers;
+                                for (const auto& [number, anchor] : anchors_) numbers.push_back(number);
+                                return numbers;
+                              },
+                              .anchor = [this](uint64_t number) -> Result<format::AnchorManifest> {
+                                ++anchor_loads_;
+                                return anchors_.at(number);
+                              }});
   }
   static PathRequest From(std::optional<uint64_t> version, uint64_t target) {
     return {.position = {.version = version, .digest = std::nullopt}, .target = target, .codings = {}};
@@ -96,8 +97,8 @@ class PathTest : public ::testing::Test {
     }
     std::string text;
     for (const auto& step : path->steps)
-      text += fmt::format("{}{} {}", text.empty() ? "" : ", ", step.kind == Step::Kind::kAnchor ? "anchor" : "patch",
-                          step.record.number());
+      text += fmt::format("{}{} {}", text.empty() ? "" : ", ",
+                          step.kind == Step::Kind::kAnchor ? "anchor" : "patch", step.record.number());
     EXPECT_EQ(path->target.number(), request.target);
     return text;
   }
@@ -144,12 +145,21 @@ TEST_F(PathTest, AnAnchorIsTakenWhenItIsCheaperThanTheChain) {
   EXPECT_EQ(Steps(From(7, 10)), "patch 8, patch 9, patch 10");
 }
 
+TEST_F(PathTest, AnAnchorIsTakenWhenItIsCheaperThanOnePatch) {
+  Chain(2, {0});
+  Patch(3, 2, 1200);
+  Anchor(3);
+  EXPECT_EQ(Steps(From(2, 3)), "anchor 3");
+  EXPECT_EQ(Steps(From(1, 3)), "anchor 3");
+}
+
 TEST_F(PathTest, ADigestFindsItsVersion) {
   Chain(6, {0});
   EXPECT_EQ(Steps(FromDigest(DigestOf(4), 6)), "patch 5, patch 6");
   EXPECT_EQ(Plan(FromDigest(DigestOf(4), 6))->start, 4u);
   EXPECT_EQ(Steps(FromDigest(DigestOf(6), 6)), "");
-  EXPECT_EQ(Steps(FromDigest(Digest{{1, 2}}, 6)), "anchor 0, patch 1, patch 2, patch 3, patch 4, patch 5, patch 6");
+  EXPECT_EQ(Steps(FromDigest(Digest{{1, 2}}, 6)),
+            "anchor 0, patch 1, patch 2, patch 3, patch 4, patch 5, patch 6");
 }
 
 TEST_F(PathTest, ACheckpointHeldIsABase) {
@@ -278,6 +288,19 @@ TEST_F(PathTest, DamagedManifestsAreHoles) {
   Anchor(5);
   EXPECT_EQ(Steps(From(2, 6)), "anchor 5, patch 6");
   EXPECT_EQ(Steps(From(2, 4)), "corrupt");
+}
+
+TEST_F(PathTest, WhatTurnedOutBrokenIsGoneRound) {
+  Chain(6, {0, 3, 5});
+  auto request = From(2, 6);
+  request.broken_patches = {4};
+  EXPECT_EQ(Steps(request), "anchor 5, patch 6");
+  request.broken_anchors = {5};
+  EXPECT_EQ(Steps(request), "not_found");
+  EXPECT_NE(message_.find("objects of version 4 are missing or damaged"), std::string::npos) << message_;
+  EXPECT_NE(message_.find("files of anchor 5 are missing or damaged"), std::string::npos) << message_;
+  request.broken_patches = {3};
+  EXPECT_EQ(Steps(request), "anchor 3, patch 4, patch 5, patch 6");
 }
 
 TEST_F(PathTest, AStoreThatFailsIsNoReasonForAnAnchor) {

@@ -29,7 +29,8 @@ inline format::Inventory TestInventory(std::string_view rule = "test") {
   format::Inventory inventory;
   inventory.cast_rule = rule;
   for (const char* name : {"a.weight", "b.weight"})
-    inventory.tensors.push_back({.name = name, .aliases = {}, .dtype = Dtype::kBf16, .shape = {4, 8}, .grid = {}});
+    inventory.tensors.push_back(
+        {.name = name, .aliases = {}, .dtype = Dtype::kBf16, .shape = {4, 8}, .grid = {}});
   return inventory;
 }
 
@@ -62,7 +63,8 @@ inline format::BaseRef BaseOn(const VersionRecord& record) {
           .digest = record.manifest.digest};
 }
 
-// Publishes the next version: dense if it is the first, otherwise a patch on the newest. Returns the first error.
+// Publishes the next version: dense if it is the first, otherwise a patch on the newest. Returns the first
+// error.
 inline Result<VersionRecord> TryPublish(CatalogWriter& writer) {
   DELTAWIRE_ASSIGN(const auto inventory, writer.PutInventory(TestInventory()));
   DELTAWIRE_ASSIGN(const auto attempt, writer.BeginVersion(writer.next_number()));

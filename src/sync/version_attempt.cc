@@ -9,7 +9,8 @@ namespace deltawire::sync {
 VersionAttempt::~VersionAttempt() {
   writer_->open_attempt_.reset();
   // Parts of a version that may exist must stay: the number is decided by Settle.
-  if (state_ == State::kUnclear) writer_->pending_ = CatalogWriter::Pending{*std::move(sealed_), std::move(text_)};
+  if (state_ == State::kUnclear)
+    writer_->pending_ = CatalogWriter::Pending{*std::move(sealed_), std::move(text_)};
   if (state_ == State::kOpen) writer_->DeleteAll(names_);
 }
 
@@ -45,13 +46,15 @@ Result<format::ObjectRef> VersionAttempt::PutTensorDigests(std::span<const Diges
 }
 
 Status VersionAttempt::CheckParts(const format::Manifest& manifest) const {
-  const bool same_parts = std::equal(manifest.parts.begin(), manifest.parts.end(), parts_.begin(), parts_.end(),
-                                     [](const auto& part, const auto& put) { return part.object == put; });
+  const bool same_parts =
+      std::equal(manifest.parts.begin(), manifest.parts.end(), parts_.begin(), parts_.end(),
+                 [](const auto& part, const auto& put) { return part.object == put; });
   if (same_parts && manifest.tensor_digests == digests_) return {};
-  return Fail(Code::kInvalidArgument,
-              "the manifest of version {} lists {} parts and {} digest table; expected exactly the {} parts, in "
-              "their order, and the {} table that this attempt wrote",
-              number_, manifest.parts.size(), manifest.tensor_digests ? 1 : 0, parts_.size(), digests_ ? 1 : 0);
+  return Fail(
+      Code::kInvalidArgument,
+      "the manifest of version {} lists {} parts and {} digest table; expected exactly the {} parts, in "
+      "their order, and the {} table that this attempt wrote",
+      number_, manifest.parts.size(), manifest.tensor_digests ? 1 : 0, parts_.size(), digests_ ? 1 : 0);
 }
 
 Result<VersionRecord> VersionAttempt::Seal(format::Manifest manifest) {

@@ -6,15 +6,14 @@ namespace deltawire {
 namespace {
 
 Error Scripted(const Fault& fault, StoreOperation operation, std::string_view name) {
-  return Error(fault.code,
-               fmt::format("{} {}: {} by script", StoreOperationName(operation), name,
-                           fault.kind == FaultKind::kLoseAnswer ? "answer lost" : "failed"));
+  return Error(fault.code, fmt::format("{} {}: {} by script", StoreOperationName(operation), name,
+                                       fault.kind == FaultKind::kLoseAnswer ? "answer lost" : "failed"));
 }
 
 // Runs `operation` with the fault applied to its answer; kTruncate is the caller's.
 template <class Call>
-auto WithFault(const std::optional<Fault>& fault, StoreOperation operation, std::string_view name, const Call& call)
-    -> decltype(call()) {
+auto WithFault(const std::optional<Fault>& fault, StoreOperation operation, std::string_view name,
+               const Call& call) -> decltype(call()) {
   if (fault && fault->kind == FaultKind::kFail) return Fail(Scripted(*fault, operation, name));
   auto answer = call();
   if (fault && fault->kind == FaultKind::kLoseAnswer) return Fail(Scripted(*fault, operation, name));
@@ -156,7 +155,8 @@ Status FaultStore::Delete(std::string_view name) {
 
 Result<uint64_t> FaultStore::CleanTemporary(int64_t min_age_ms) {
   const auto fault = Enter(StoreOperation::kCleanTemporary, "");
-  return WithFault(fault, StoreOperation::kCleanTemporary, "", [&] { return inner_->CleanTemporary(min_age_ms); });
+  return WithFault(fault, StoreOperation::kCleanTemporary, "",
+                   [&] { return inner_->CleanTemporary(min_age_ms); });
 }
 
 }  // namespace deltawire

@@ -30,12 +30,13 @@ std::string_view StoreOperationName(StoreOperation operation);
 enum class FaultKind : uint8_t {
   kFail,        // the operation does not happen and answers with `code`
   kLoseAnswer,  // the operation happens and answers with `code` all the same
-  kTruncate,    // only the first keep_bytes are read or written, and the answer is success; Get, GetRange, Put, Append
-  kDelay,       // delay_ms on the clock, then as usual
+  kTruncate,  // only the first keep_bytes are read or written, and the answer is success; Get, GetRange, Put,
+              // Append
+  kDelay,     // delay_ms on the clock, then as usual
 };
 
-// Happens at the calls [nth, nth + times) among those that `on` and `name_contains` select, counted from 0 since
-// the fault was added.
+// Happens at the calls [nth, nth + times) among those that `on` and `name_contains` select, counted from 0
+// since the fault was added.
 struct Fault {
   FaultKind kind = FaultKind::kFail;
   std::optional<StoreOperation> on = std::nullopt;  // nullopt: any operation
@@ -55,8 +56,9 @@ struct StoreCall {
   friend bool operator==(const StoreCall&, const StoreCall&) = default;
 };
 
-// Passes calls on to another store, which must outlive it together with the clock. Deterministic: faults depend
-// on the order of calls only. Thread-safe; a writer from Create belongs to one thread and not longer than this.
+// Passes calls on to another store, which must outlive it together with the clock. Deterministic: faults
+// depend on the order of calls only. Thread-safe; a writer from Create belongs to one thread and not longer
+// than this.
 class FaultStore final : public Store {
  public:
   explicit FaultStore(std::shared_ptr<Store> inner, Clock& clock = SystemClock())
@@ -69,8 +71,8 @@ class FaultStore final : public Store {
   // Every call so far, in order.
   std::vector<StoreCall> calls() const;
   void ClearCalls();
-  // Called before each operation, with no lock held: a test may act as somebody else there, in the middle of the
-  // caller's work. Set it before the store is shared.
+  // Called before each operation, with no lock held: a test may act as somebody else there, in the middle of
+  // the caller's work. Set it before the store is shared.
   void BeforeEach(std::function<void(const StoreCall&)> hook) { hook_ = std::move(hook); }
 
   std::string Describe() const override { return inner_->Describe(); }

@@ -19,7 +19,9 @@ class ManualClock final : public Clock {
 
 class FaultStoreTest : public ::testing::Test {
  protected:
-  Status Put(std::string_view name, std::string_view text) { return store_.Put(name, AsBytes(text), Condition::kIfAbsent); }
+  Status Put(std::string_view name, std::string_view text) {
+    return store_.Put(name, AsBytes(text), Condition::kIfAbsent);
+  }
 
   ManualClock clock_;
   std::shared_ptr<MemoryStore> inner_ = std::make_shared<MemoryStore>(clock_);
@@ -27,7 +29,8 @@ class FaultStoreTest : public ::testing::Test {
 };
 
 TEST_F(FaultStoreTest, FailsTheNamedCallsOnly) {
-  store_.Add({.on = StoreOperation::kPut, .name_contains = "b", .nth = 1, .times = 2, .code = Code::kNoSpace});
+  store_.Add(
+      {.on = StoreOperation::kPut, .name_contains = "b", .nth = 1, .times = 2, .code = Code::kNoSpace});
   EXPECT_TRUE(Put("b0", "x"));
   EXPECT_TRUE(Put("a", "x"));
   EXPECT_TRUE(store_.Get("b0", 9));
@@ -96,7 +99,8 @@ TEST_F(FaultStoreTest, RecordsCallsInOrder) {
 
 TEST_F(FaultStoreTest, LetsTheTestActBeforeACall) {
   store_.BeforeEach([&](const StoreCall& call) {
-    if (call.operation == StoreOperation::kPut) (void)inner_->Put(call.name, AsBytes("rival"), Condition::kIfAbsent);
+    if (call.operation == StoreOperation::kPut)
+      (void)inner_->Put(call.name, AsBytes("rival"), Condition::kIfAbsent);
   });
   EXPECT_EQ(Put("a", "x").error().code(), Code::kExists);
 }

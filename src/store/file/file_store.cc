@@ -60,8 +60,8 @@ Result<Bytes> ReadRange(const OpenObject& object, uint64_t offset, uint64_t leng
   Bytes bytes(length);
   DELTAWIRE_ASSIGN(const auto got, posix::ReadAt(object.fd.get(), offset, bytes, object.path));
   if (got != length)
-    return Fail(Code::kCorrupt, "read {}: ended after {} of {} bytes at offset {}; somebody truncated it", object.path,
-                got, length, offset);
+    return Fail(Code::kCorrupt, "read {}: ended after {} of {} bytes at offset {}; somebody truncated it",
+                object.path, got, length, offset);
   return bytes;
 }
 
@@ -76,14 +76,17 @@ class FileWriter final : public ObjectWriter {
     for (int attempt = 1;; ++attempt) {
       auto folder = posix::OpenFolder(root, folder_name, /*create=*/true);
       if (!folder) {
-        if (folder.error().code() == Code::kNotFound && attempt < kAttempts && ::access(root.c_str(), F_OK) == 0)
+        if (folder.error().code() == Code::kNotFound && attempt < kAttempts &&
+            ::access(root.c_str(), F_OK) == 0)
           continue;
         return Fail(AsWriteError(folder.error()));
       }
-      Fd fd(::openat(folder->get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0644));
+      Fd fd(::openat(folder->get(), temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC,
+                     0644));
       if (fd)
         return std::unique_ptr<FileWriter>(new FileWriter(root, std::string(name), folder_name, file_name,
-                                                          std::move(temporary), *std::move(folder), std::move(fd)));
+                                                          std::move(temporary), *std::move(folder),
+                                                          std::move(fd)));
       if (errno != ENOENT || attempt == kAttempts)
         return Fail(AsWriteError(SystemError(errno, "create", fmt::format("{}/{}", root, name)).value()));
     }
@@ -120,7 +123,8 @@ class FileWriter final : public ObjectWriter {
   Status Link() {
     if (::linkat(folder_.get(), temporary_.c_str(), folder_.get(), file_name_.c_str(), 0) != 0) {
       const int error = errno;
-      if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK) return Rename(RENAME_NOREPLACE);
+      if (error == EPERM || error == EOPNOTSUPP || error == ENOSYS || error == EMLINK)
+        return Rename(RENAME_NOREPLACE);
       // Over NFS a repeated request finds the link that the first one made: two names say that it is ours.
       struct stat status;
       const bool linked = error == EEXIST && ::fstat(fd_.get(), &status) == 0 && status.st_nlink == 2;
@@ -135,9 +139,10 @@ class FileWriter final : public ObjectWriter {
     if (::renameat2(folder_.get(), temporary_.c_str(), folder_.get(), file_name_.c_str(), flags) != 0) {
       const int error = errno;
       if (flags != 0 && (error == EINVAL || error == ENOSYS))
-        return Fail(Code::kUnsupported,
-                    "create {}: this file system has neither hard links nor exclusive rename; publish to another one",
-                    path_);
+        return Fail(
+            Code::kUnsupported,
+            "create {}: this file system has neither hard links nor exclusive rename; publish to another one",
+            path_);
       return Fail(AsWriteError(SystemError(error, "rename to", path_).value()));
     }
     temporary_.clear();
@@ -153,8 +158,9 @@ class FileWriter final : public ObjectWriter {
   Fd fd_;
 };
 
-// Calls visit(path below the root, status) for everything below `folder`; visit returns whether to descend into
-// a folder. A folder that disappears meanwhile, or is a link, is skipped. One descriptor is open at a time, however deep.
+// Calls visit(path below the root, status) for everything below `folder`; visit returns whether to descend
+// into a folder. A folder that disappears meanwhile, or is a link, is skipped. One descriptor is open at a
+// time, however deep.
 template <class Visit>
 Status Walk(const std::string& root, const std::string& folder, const Visit& visit) {
   std::vector<std::string> pending{folder};
@@ -178,7 +184,8 @@ Status Walk(const std::string& root, const std::string& folder, const Visit& vis
 
 }  // namespace
 
-Result<std::unique_ptr<FileStore>> FileStore::Open(const std::string& root, bool create, Clock& clock, Rng& rng) {
+Result<std::unique_ptr<FileStore>> FileStore::Open(const std::string& root, bool create, Clock& clock,
+                                                   Rng& rng) {
   if (root.empty()) return Fail(Code::kInvalidArgument, "the path of a file store is empty");
   std::error_code error;
   auto absolute = std::filesystem::absolute(root, error).lexically_normal().string();
@@ -187,7 +194,8 @@ Result<std::unique_ptr<FileStore>> FileStore::Open(const std::string& root, bool
   if (create) {
     // Through OpenFolder, so that new folders have its mode; links in the part that exists are followed.
     std::filesystem::path existing = absolute;
-    while (!std::filesystem::exists(existing, error) && existing.has_relative_path()) existing = existing.parent_path();
+    while (!std::filesystem::exists(existing, error) && existing.has_relative_path())
+      existing = existing.parent_path();
     const auto missing = std::filesystem::path(absolute).lexically_relative(existing).string();
     const auto base = existing.string();
     const std::string_view below = missing == "." ? std::string_view() : std::string_view(missing);

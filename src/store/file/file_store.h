@@ -14,8 +14,8 @@ namespace deltawire {
 // link(2) (kIfAbsent) or rename(2) (kOverwrite), and the folders up to the root are fsynced. Where the file
 // system has no hard links, renameat2(RENAME_NOREPLACE) is used; with neither, kIfAbsent is kUnsupported.
 // Folders are created 0755 and files 0644, less what the process's umask takes: never writable for others.
-// Below the root nothing that is a symbolic link is followed: such an entry is no object (kUnsupported when it
-// is asked for by name, absent from List). Folders that Delete leaves empty are removed.
+// Below the root nothing that is a symbolic link is followed: such an entry is no object (kUnsupported when
+// it is asked for by name, absent from List). Folders that Delete leaves empty are removed.
 class FileStore final : public Store {
  public:
   // root: a path that may contain symbolic links. create: make the folder and its parents when missing;

@@ -71,7 +71,8 @@ TEST_F(FileStoreTest, SEC03_LinksAreNotFollowedOutOfTheRoot) {
     EXPECT_EQ(store_->Get(name, 100).error().code(), Code::kUnsupported) << name;
     EXPECT_EQ(store_->Stat(name).error().code(), Code::kUnsupported) << name;
   }
-  EXPECT_EQ(store_->Put("folder/new", AsBytes("x"), Condition::kOverwrite).error().code(), Code::kUnsupported);
+  EXPECT_EQ(store_->Put("folder/new", AsBytes("x"), Condition::kOverwrite).error().code(),
+            Code::kUnsupported);
   EXPECT_EQ(store_->Delete("folder/key").error().code(), Code::kUnsupported);
   EXPECT_TRUE(store_->List("")->empty());
   EXPECT_TRUE(store_->List("folder/")->empty());
@@ -175,7 +176,8 @@ TEST_F(FileStoreTest, STO06_AFullDiskLeavesNoTrace) {
     const auto status = store_->Put("object", Bytes(5000), Condition::kOverwrite);
     ASSERT_FALSE(status);
     EXPECT_EQ(status.error().code(), Code::kNoSpace);
-    EXPECT_NE(status.error().message().find(root_ + "/object"), std::string::npos) << status.error().message();
+    EXPECT_NE(status.error().message().find(root_ + "/object"), std::string::npos)
+        << status.error().message();
     auto writer = store_->Create("streamed");
     ASSERT_TRUE((*writer)->Append(Bytes(900)));
     EXPECT_EQ((*writer)->Append(Bytes(900)).error().code(), Code::kNoSpace);

@@ -33,19 +33,16 @@ tl::unexpected<Error> SystemError(int error, std::string_view action, std::strin
   const auto why = std::generic_category().message(error);
   switch (error) {
     case ENOENT:
-    case ENOTDIR:
-      return Fail(Code::kNotFound, "{} {}: {}", action, path, why);
-    case EEXIST:
-      return Fail(Code::kExists, "{} {}: already exists", action, path);
+    case ENOTDIR: return Fail(Code::kNotFound, "{} {}: {}", action, path, why);
+    case EEXIST: return Fail(Code::kExists, "{} {}: already exists", action, path);
     case ENOSPC:
     case EDQUOT:
     case EFBIG:
       return Fail(Code::kNoSpace, "{} {}: {}; free space or raise the limit, then repeat", action, path, why);
     case ELOOP:
-      return Fail(Code::kUnsupported, "{} {}: is or passes through a symbolic link, and stores follow none", action,
-                  path);
-    default:
-      return Fail(Code::kIo, "{} {}: {}", action, path, why);
+      return Fail(Code::kUnsupported, "{} {}: is or passes through a symbolic link, and stores follow none",
+                  action, path);
+    default: return Fail(Code::kIo, "{} {}: {}", action, path, why);
   }
 }
 

@@ -34,8 +34,8 @@ class Fd {
 };
 
 // "open /data/x: Permission denied", with the code its reader acts upon: kNotFound for ENOENT and ENOTDIR,
-// kExists for EEXIST, kNoSpace for a full disk, quota or file-size limit, kUnsupported for a symbolic link where
-// none is followed, kIo for the rest.
+// kExists for EEXIST, kNoSpace for a full disk, quota or file-size limit, kUnsupported for a symbolic link
+// where none is followed, kIo for the rest.
 tl::unexpected<Error> SystemError(int error, std::string_view action, std::string_view path);
 
 // Opens `path` (components joined by '/', "" = the root itself) as a folder below `root`, following symbolic

@@ -31,7 +31,8 @@ Result<MemoryStore::Object> MemoryStore::Find(std::string_view name) const {
   DELTAWIRE_TRY(CheckObjectName(name));
   const std::lock_guard lock(mutex_);
   const auto found = objects_.find(name);
-  if (found == objects_.end()) return Fail(Code::kNotFound, "object {} does not exist in {}", name, Describe());
+  if (found == objects_.end())
+    return Fail(Code::kNotFound, "object {} does not exist in {}", name, Describe());
   return found->second;
 }
 
@@ -56,7 +57,8 @@ Result<ObjectInfo> MemoryStore::Stat(std::string_view name) {
 Status MemoryStore::Put(std::string_view name, ByteSpan bytes, Condition condition) {
   DELTAWIRE_TRY(CheckObjectName(name));
   if (condition == Condition::kIfAbsent && !options_.create_if_absent)
-    return Fail(Code::kUnsupported, "object {}: {} can't create an object only if it is absent", name, Describe());
+    return Fail(Code::kUnsupported, "object {}: {} can't create an object only if it is absent", name,
+                Describe());
   Object object{std::make_shared<const Bytes>(bytes.begin(), bytes.end()),
                 options_.modification_times ? clock_->UnixNanos() : 0};
   const std::lock_guard lock(mutex_);
