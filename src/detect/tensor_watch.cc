@@ -143,6 +143,9 @@ BlockChange TensorWatch::FromLog(const device::Block& at, const ChangeLog& log) 
   Bytes now(log.size() * 2);
   at.Gather(positions, now);
   BlockChange change;
+  change.changed.reserve(log.size());
+  change.old_bits.reserve(log.size() * 2);
+  change.new_bits.reserve(log.size() * 2);
   for (size_t i = 0; i < log.size(); ++i) {
     const auto bits = LoadLe<uint16_t>(now.data() + 2 * i);
     if (log[i].base != Base::kCertified) {
@@ -163,21 +166,15 @@ Result<BlockChange> TensorWatch::Collect(uint32_t block) {
   DELTAWIRE_TRY(CheckFence(block));
   BlockState& state = blocks_[block];
   const device::Block at = At(block);
-  state.in_flight = std::exchange(state.pending, {});
-  state.in_flight_unknown = std::exchange(state.pending_unknown, false);
+  const ChangeLog log = std::exchange(state.pending, {});
+  const bool unknown = std::exchange(state.pending_unknown, false);
   state.collected = method_ == Method::kInversion ? state.fence : at.DigestNow();
 
   BlockChange change;
-  if (state.collected == state.published && !state.in_flight_unknown && state.in_flight.empty()) {
-    return change;
-  }
+  if (state.collected == state.published && !unknown && log.empty()) return change;
   switch (method_) {
     case Method::kInversion:
-      if (state.in_flight_unknown) {
-        change = Dense(block);
-      } else {
-        change = FromLog(at, state.in_flight);
-      }
+      change = unknown ? Dense(block) : FromLog(at, log);
       break;
     case Method::kSnapshot:
       at.Compare(*snapshot_, state.snapshot_offset, change.changed, change.old_bits, change.new_bits);
@@ -193,12 +190,8 @@ Result<BlockChange> TensorWatch::Collect(uint32_t block) {
     change = Dense(block);
     state.note = fmt::format("{} did not account for all of its change", MethodName(method_));
   }
-  if (method_ == Method::kSnapshot) {
-    state.snapshot_changed = change.changed;
-    state.snapshot_bits = change.dense ? change.dense_bits : change.new_bits;
-  }
-  if (!state.note.empty()) {
-    if (change.dense) state.note = fmt::format("block {} sent dense: {}", BoxText(boxes()[block]), state.note);
+  if (!state.note.empty() && change.dense) {
+    state.note = fmt::format("block {} sent dense: {}", BoxText(boxes()[block]), state.note);
   }
   DELTAWIRE_TRY(live().memory->Check());
   return change;
@@ -212,39 +205,48 @@ std::vector<std::string> TensorWatch::TakeNotes() {
   return notes;
 }
 
-void TensorWatch::Confirm() {
-  for (uint32_t i = 0; i < blocks_.size(); ++i) {
-    BlockState& state = blocks_[i];
-    state.published = state.collected;
-    state.in_flight = {};
-    state.in_flight_unknown = false;
-    if (method_ != Method::kSnapshot || state.snapshot_bits.empty()) continue;
-    // The snapshot follows the version, not the live tensor, which may have moved on.
-    const kernels::Table& table = backends_.For(*snapshot_);
-    const uint32_t width = kernels::ServedBytes(cast_);
-    const kernels::Target to{snapshot_->handle(), state.snapshot_offset};
-    if (state.snapshot_changed.empty()) {
-      table.write(to, width, static_cast<uint32_t>(state.snapshot_bits.size() / width),
-                  state.snapshot_bits.data());
-    } else {
-      table.scatter(to, width, state.snapshot_changed.data(),
-                    static_cast<uint32_t>(state.snapshot_changed.size()), state.snapshot_bits.data());
-    }
-    state.snapshot_changed = {};
-    state.snapshot_bits = {};
+void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
+  BlockState& state = blocks_[block];
+  state.published = state.collected;
+  if (method_ != Method::kSnapshot || change == nullptr) return;
+  // The snapshot follows the version, not the live tensor, which may have moved on.
+  const kernels::Table& table = backends_.For(*snapshot_);
+  const uint32_t width = kernels::ServedBytes(cast_);
+  const kernels::Target to{snapshot_->handle(), state.snapshot_offset};
+  if (change->dense) {
+    table.write(to, width, static_cast<uint32_t>(change->dense_bits.size() / width), change->dense_bits.data());
+  } else {
+    table.scatter(to, width, change->changed.data(), static_cast<uint32_t>(change->changed.size()),
+                  change->new_bits.data());
   }
 }
 
-void TensorWatch::Abandon() {
-  for (BlockState& state : blocks_) {
-    state.pending_unknown |= std::exchange(state.in_flight_unknown, false);
-    state.pending = state.pending_unknown
-                        ? ChangeLog{}
-                        : Merge(std::exchange(state.in_flight, {}), std::move(state.pending));
-    state.in_flight = {};
-    state.snapshot_changed = {};
-    state.snapshot_bits = {};
+void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
+  if (method_ != Method::kInversion || change == nullptr) return;  // the others compare with what is published
+  BlockState& state = blocks_[block];
+  state.pending_unknown |= change->dense;
+  if (state.pending_unknown) {
+    state.pending = {};
+    return;
   }
+  // Elements that Collect dropped because they had come back to their base need no entry: if they move again, the
+  // step that moves them logs that same base.
+  ChangeLog log;
+  log.reserve(change->changed.size() + change->uncertain.size());
+  size_t i = 0;
+  size_t j = 0;
+  while (i < change->changed.size() || j < change->uncertain.size()) {
+    if (j == change->uncertain.size() ||
+        (i < change->changed.size() && change->changed[i] < change->uncertain[j])) {
+      log.push_back({change->changed[i], LoadLe<uint16_t>(change->old_bits.data() + 2 * i), Base::kCertified});
+      ++i;
+    } else {
+      log.push_back({change->uncertain[j], change->uncertain_low[j],
+                     change->uncertain_span[j] == 1 ? Base::kNeighbour : Base::kUnknown});
+      ++j;
+    }
+  }
+  state.pending = Merge(std::move(log), std::move(state.pending));
 }
 
 Digest TensorWatch::Recompute(uint32_t block) const { return At(block).DigestNow(); }
@@ -256,8 +258,7 @@ void TensorWatch::ReadBox(const Box& box, MutableByteSpan out) const {
 uint64_t TensorWatch::memory_bytes() const {
   uint64_t bytes = snapshot_ ? snapshot_->size_bytes() : 0;
   for (const BlockState& state : blocks_) {
-    bytes += sizeof(state) + (state.pending.capacity() + state.in_flight.capacity()) * sizeof(LogEntry) +
-             state.small.size() * 6 + state.snapshot_changed.capacity() * 4 + state.snapshot_bits.capacity();
+    bytes += sizeof(state) + state.pending.capacity() * sizeof(LogEntry) + state.small.size() * 6;
   }
   return bytes;
 }

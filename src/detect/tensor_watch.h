@@ -41,8 +41,8 @@ struct StepRecord {
 };
 
 // Thread rules: functions with a block index may run in parallel for different blocks; all others alone.
-// State between publishes is described by "pending" (changes since the last collected version) and
-// "in flight" (collected, not yet durable).
+// "Pending" are the changes since the last collected version. What was collected belongs to the caller, who
+// keeps it until the version is durable and then confirms it, or abandons it and hands it back.
 class TensorWatch {
  public:
   // kInversion needs an F32 tensor served as BF16. start_step: the optimizer's counter for this tensor now.
@@ -75,17 +75,18 @@ class TensorWatch {
   // went by unseen: every block becomes unknown. kInversion only, others ignore it.
   void CheckStep(uint64_t step);
 
-  // What turns the published bits into the present ones. Moves pending to in flight; the previous
-  // version must be confirmed or abandoned first. DigestAt(block) is then the present digest.
+  // What turns the published bits into the present ones. Pending is empty after it; the previous version must be
+  // confirmed or abandoned first. DigestAt(block) is then the present digest.
   Result<BlockChange> Collect(uint32_t block);
   const Digest& DigestAt(uint32_t block) const { return blocks_[block].collected; }
   const Digest& PublishedDigest(uint32_t block) const { return blocks_[block].published; }
   // Why blocks went dense in the collected version; empty if none did.
   std::vector<std::string> TakeNotes();
 
-  // The collected version is durable. Or it is not, and the next one carries its changes too.
-  void Confirm();
-  void Abandon();
+  // The collected version is durable. Or it is not, and the next one carries its changes too. change: what Collect
+  // returned for the block; null if it was empty.
+  void Confirm(uint32_t block, const BlockChange* change);
+  void Abandon(uint32_t block, const BlockChange* change);
 
   // Digest of the present bits, touching nothing. Full read of the present bits.
   Digest Recompute(uint32_t block) const;
@@ -102,14 +103,9 @@ class TensorWatch {
     Digest collected;  // at the version in flight
     Digest fence;      // at the last observation
     ChangeLog pending;
-    ChangeLog in_flight;
     bool pending_unknown = false;
-    bool in_flight_unknown = false;
     SmallSet small;
-    // kSnapshot: byte of the block in snapshot_, and the change to make to it when the version is durable.
-    uint64_t snapshot_offset = 0;
-    std::vector<uint32_t> snapshot_changed;
-    Bytes snapshot_bits;
+    uint64_t snapshot_offset = 0;  // kSnapshot: byte of the block in snapshot_
     std::string note;
   };
 

@@ -81,6 +81,7 @@ class Trainee {
   uint64_t Publish(bool durable = true) {
     uint64_t sent = 0;
     std::map<uint32_t, std::vector<uint16_t>> next = received_;
+    std::vector<BlockChange> changes;
     for (uint32_t b = 0; b < Blocks(); ++b) {
       const auto collected = watch_->Collect(b);
       EXPECT_TRUE(collected) << collected.error().message();
@@ -96,13 +97,17 @@ class Trainee {
       }
       EXPECT_EQ(bits, Served(b)) << "block " << b;
       sent += change.dense ? bits.size() : change.changed.size() + change.uncertain.size();
+      changes.push_back(change);
     }
-    if (durable) {
-      watch_->Confirm();
-      received_ = next;
-    } else {
-      watch_->Abandon();
+    for (uint32_t b = 0; b < Blocks(); ++b) {
+      const BlockChange* change = changes[b].empty() ? nullptr : &changes[b];
+      if (durable) {
+        watch_->Confirm(b, change);
+      } else {
+        watch_->Abandon(b, change);
+      }
     }
+    if (durable) received_ = next;
     return sent;
   }
 

@@ -146,17 +146,17 @@ void Publisher::CheckSteps(const std::vector<uint64_t>& steps) {
   for (size_t i = 0; i < steps.size(); ++i) watches_[index_[i]]->CheckStep(steps[i]);
 }
 
-Result<Publisher::Collected> Publisher::CollectChanges() {
+Status Publisher::CollectChanges() {
   std::vector<std::vector<BlockChange>> changes(watches_.size());
   for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(grid_.boxes(i).size());
-  in_flight_ = true;
-  steps_in_flight_ = std::exchange(steps_, 0);
-  DELTAWIRE_TRY(ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+  const Status collected = ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
     DELTAWIRE_ASSIGN(changes[tensor][block], watch.Collect(block));
     return {};
-  }));
+  });
 
-  Collected out;
+  // Kept whatever happened: blocks that were collected must be confirmed or abandoned.
+  in_flight_ = std::make_unique<Collected>();
+  in_flight_->steps = std::exchange(steps_, 0);
   for (uint32_t i = 0; i < watches_.size(); ++i) {
     detect::TensorWatch& watch = *watches_[i];
     delta::ChangedTensor tensor{i, {}, {}};
@@ -164,11 +164,13 @@ Result<Publisher::Collected> Publisher::CollectChanges() {
       tensor.after += watch.DigestAt(b);
       if (!changes[i][b].empty()) tensor.blocks.push_back({b, std::move(changes[i][b]), watch.DigestAt(b)});
     }
-    out.digest += tensor.after;
-    for (std::string& note : watch.TakeNotes()) out.notes.push_back(fmt::format("tensor {}: {}", watch.name(), note));
-    out.Add(std::move(tensor), grid_);
+    in_flight_->digest += tensor.after;
+    for (const std::string& note : watch.TakeNotes()) {
+      in_flight_->notes.push_back(fmt::format("tensor {}: {}", watch.name(), note));
+    }
+    in_flight_->Add(std::move(tensor), grid_);
   }
-  return out;
+  return collected;
 }
 
 Result<std::vector<delta::EncodedUpdate>> Publisher::Encode(const Collected& collected, const format::BaseRef& base,
@@ -194,7 +196,7 @@ format::Manifest Publisher::MakeManifest(const Collected& collected, format::Bas
   format::Manifest manifest;
   manifest.inventory = inventory_hash_;
   manifest.digest = collected.digest;
-  manifest.steps = steps_in_flight_;
+  manifest.steps = collected.steps;
   manifest.base = std::move(base);
   manifest.counts = collected.counts;
   std::map<std::pair<std::string, std::string>, format::DetectorUse> uses;
@@ -257,15 +259,21 @@ Status Publisher::CommitRetrying(sync::VersionAttempt& attempt) {
 
 Status Publisher::Finish(Status uploaded) {
   if (!uploaded && writer_->unsettled()) return uploaded;  // unclear: decided by the next publish
-  for (const auto& watch : watches_) {
-    if (uploaded) {
-      watch->Confirm();
-    } else {
-      watch->Abandon();
-    }
+  const std::unique_ptr<Collected> collected = std::move(in_flight_);
+  std::vector<std::vector<const BlockChange*>> changes(watches_.size());
+  for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(grid_.boxes(i).size(), nullptr);
+  for (const delta::ChangedTensor& tensor : collected->tensors) {
+    for (const delta::ChangedBlock& block : tensor.blocks) changes[tensor.tensor][block.block] = &block.change;
   }
-  if (!uploaded) steps_ += steps_in_flight_;
-  in_flight_ = false;
+  options_.parallel.For(grid_.places().size(), [&](uint64_t i) {
+    const auto [tensor, block] = grid_.places()[i];
+    if (uploaded) {
+      watches_[tensor]->Confirm(block, changes[tensor][block]);
+    } else {
+      watches_[tensor]->Abandon(block, changes[tensor][block]);
+    }
+  });
+  if (!uploaded) steps_ += collected->steps;
   return uploaded;
 }
 
@@ -289,8 +297,7 @@ Result<Version> Publisher::Publish(bool durable) {
   const Stopwatch total(clock);
   DELTAWIRE_TRY(Flush());
   Stopwatch stage(clock);
-  auto collected = CollectChanges();
-  if (!collected) return Fail(Finish(Fail(collected.error())).error());
+  if (auto collected = CollectChanges(); !collected) return Fail(Finish(std::move(collected)).error());
   const double detect_seconds = stage.Seconds();
   stage = Stopwatch(clock);
 
@@ -300,11 +307,12 @@ Result<Version> Publisher::Publish(bool durable) {
                              .number = newest.number(),
                              .manifest = newest.sha256,
                              .digest = newest.manifest.digest};
-  auto updates = Encode(*collected, base, number);
+  auto updates = Encode(*in_flight_, base, number);
   if (!updates) return Fail(Finish(Fail(updates.error())).error());
   const double encode_seconds = stage.Seconds();
-  const format::Manifest manifest = MakeManifest(*collected, base);
+  const format::Manifest manifest = MakeManifest(*in_flight_, base);
   const bool anchor = AnchorDue(number);
+  std::vector<std::string> notes = in_flight_->notes;
 
   Version version = VersionFromManifest(manifest);
   version.number = number;
@@ -321,7 +329,7 @@ Result<Version> Publisher::Publish(bool durable) {
     });
   }
   version.stages.insert(version.stages.begin(), {{"detect", detect_seconds}, {"encode", encode_seconds}});
-  version.notes = std::move(collected->notes);
+  version.notes = std::move(notes);
   for (const std::string& note : version.notes) options_.log->Log(LogLevel::kInfo, note);
   version.seconds = total.Seconds();
   return version;

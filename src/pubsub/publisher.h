@@ -128,7 +128,7 @@ class Publisher {
   Result<Version> PublishResumed();
   Result<std::optional<uint64_t>> FindVersion(const Digest& digest);
   Result<Collected> CompareWithBase();
-  Result<Collected> CollectChanges();
+  Status CollectChanges();  // into in_flight_
   Result<std::vector<delta::EncodedUpdate>> Encode(const Collected& collected, const format::BaseRef& base,
                                                    uint64_t number) const;
   format::Manifest MakeManifest(const Collected& collected, format::BaseRef base) const;
@@ -150,9 +150,8 @@ class Publisher {
   std::vector<uint32_t> index_;                                // Open's list -> inventory
   std::unique_ptr<sync::CatalogWriter> writer_;
   Version opened_;
-  uint64_t steps_ = 0;            // observed since the last collected version
-  uint64_t steps_in_flight_ = 0;  // of the collected version
-  bool in_flight_ = false;        // collected, neither confirmed nor abandoned
+  uint64_t steps_ = 0;                    // observed since the last collected version
+  std::unique_ptr<Collected> in_flight_;  // neither confirmed nor abandoned
   std::unique_ptr<Background> background_;
 };
 

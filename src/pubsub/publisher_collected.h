@@ -16,6 +16,7 @@ struct Publisher::Collected {
   format::ManifestCounts counts;
   Digest digest;       // of the whole state
   Digest base_digest;  // of the checkpoint that version 0 is compared with
+  uint64_t steps = 0;  // optimizer steps in it
   std::vector<std::string> notes;
 
   // Counts a tensor and keeps it if it has changed blocks.
