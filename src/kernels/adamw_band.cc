@@ -31,14 +31,16 @@ tl::expected<AdamwBand, std::string_view> MakeAdamwBand(const AdamwHyper& hyper,
   // A float32 kernel turns a smaller eps into 0 or a subnormal, and then 0 / 0 is possible.
   if (!(hyper.eps >= std::numeric_limits<float>::min())) return no("eps is not a positive normal float32");
   if (hyper.step == 0) return no("the step counter is 0");
-  if (!(moment_error >= 0 && moment_error < 1)) return no("the error of the stored moments is outside [0, 1)");
+  if (!(moment_error >= 0 && moment_error < 1))
+    return no("the error of the stored moments is outside [0, 1)");
 
   const double c = 1 - lambda;
   const double t = static_cast<double>(hyper.step);
   const double correction1 = hyper.bias_correction ? 1 - std::pow(hyper.beta1, t) : 1;
   const double correction2 = hyper.bias_correction ? 1 - std::pow(hyper.beta2, t) : 1;
-  const double delta = kUpdateError + kRoundOff * (kPower1 / (1 - hyper.beta1) + kPower2 / (1 - hyper.beta2)) +
-                       2 * lambda + moment_error;
+  const double delta = kUpdateError +
+                       kRoundOff * (kPower1 / (1 - hyper.beta1) + kPower2 / (1 - hyper.beta2)) + 2 * lambda +
+                       moment_error;
   const double a = kSecondOrder * 3 * kRoundOff / c + 8 * kRoundOff * lambda / c;
   const double b = kSecondOrder * (10 * kRoundOff + delta) / c;
   const double floor = 0x1p-124 * (16 + (1 + hyper.lr / correction1) / hyper.eps);

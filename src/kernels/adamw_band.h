@@ -1,4 +1,4 @@
-// Hyperparameters of one AdamW step -> constants of the guarded inversion. Pure; docs/numerics.md has the proof.
+// Hyperparameters of one AdamW step -> constants of the guarded inversion. Proof: docs/numerics.md.
 #pragma once
 
 #include <cstdint>

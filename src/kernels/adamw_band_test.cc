@@ -8,7 +8,9 @@
 namespace deltawire::kernels {
 namespace {
 
-AdamwHyper Usual() { return {.lr = 1e-6, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 100}; }
+AdamwHyper Usual() {
+  return {.lr = 1e-6, .weight_decay = 0.1, .beta1 = 0.9, .beta2 = 0.95, .eps = 1e-8, .step = 100};
+}
 
 TEST(MakeAdamwBandTest, ConstantsOfAUsualStep) {
   const auto band = MakeAdamwBand(Usual());
@@ -21,7 +23,8 @@ TEST(MakeAdamwBandTest, ConstantsOfAUsualStep) {
   EXPECT_FLOAT_EQ(band->eps, 1e-8f);
   EXPECT_FLOAT_EQ(band->a, static_cast<float>(3.003 * e * (1 + lambda) + 8 * e * lambda));
   // 2^-19 + e (12 / 0.1 + 6 / 0.05) + 2 lambda, and 10 e beside it.
-  EXPECT_FLOAT_EQ(band->b, static_cast<float>(1.001 * (10 * e + std::ldexp(1.0, -19) + e * 240 + 2 * lambda)));
+  EXPECT_FLOAT_EQ(band->b,
+                  static_cast<float>(1.001 * (10 * e + std::ldexp(1.0, -19) + e * 240 + 2 * lambda)));
   EXPECT_NEAR(band->c, std::ldexp(1.0, -124) * 1e8, std::ldexp(1.0, -124) * 1e5);
   EXPECT_FALSE(band->tiny_eps);
 }
@@ -91,7 +94,10 @@ TEST(MakeAdamwBandTest, RefusesWhatTheProofDoesNotCover) {
   EXPECT_EQ(refused([](AdamwHyper& h) { h.eps = -1e-8; }), "eps is not a positive normal float32");
   EXPECT_EQ(refused([](AdamwHyper& h) { h.eps = 1e-39; }), "eps is not a positive normal float32");
   EXPECT_EQ(refused([](AdamwHyper& h) { h.step = 0; }), "the step counter is 0");
-  EXPECT_EQ(refused([](AdamwHyper& h) { h.lr = 1e300; h.weight_decay = 0; }),
+  EXPECT_EQ(refused([](AdamwHyper& h) {
+              h.lr = 1e300;
+              h.weight_decay = 0;
+            }),
             "the constants of the band overflow float32");
   EXPECT_FALSE(MakeAdamwBand(Usual(), 1.0));
 }

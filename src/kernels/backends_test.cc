@@ -15,8 +15,8 @@ namespace deltawire::kernels {
 namespace {
 
 constexpr uint64_t kSeed = 20260511;
-constexpr Cast kCasts[] = {Cast::kBits8,     Cast::kBits16,    Cast::kBits32,    Cast::kBits64,
-                           Cast::kF32ToBf16, Cast::kF32ToF16,  Cast::kBf16ToF32, Cast::kF16ToF32};
+constexpr Cast kCasts[] = {Cast::kBits8,     Cast::kBits16,   Cast::kBits32,    Cast::kBits64,
+                           Cast::kF32ToBf16, Cast::kF32ToF16, Cast::kBf16ToF32, Cast::kF16ToF32};
 
 std::vector<uint32_t> Sizes() {
   std::vector<uint32_t> sizes;
@@ -33,7 +33,7 @@ std::vector<int64_t> Targets() {
   return targets;
 }
 
-// Bytes at an odd distance from any alignment, ending where the allocation ends so that sanitizers see overruns.
+// Bytes at an odd distance from any alignment; they end with the allocation, so sanitizers see overruns.
 class Bytes {
  public:
   Bytes(uint64_t size, uint32_t lead) : storage_(size + lead), lead_(lead) {}
@@ -64,10 +64,10 @@ class BackendTest : public testing::TestWithParam<int64_t> {
 
   // Float32 and BF16 patterns that break careless kernels, among random bits.
   Bytes Hostile(uint64_t size, uint32_t lead) {
-    static constexpr uint32_t kPatterns[] = {0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00001,
-                                             0x7F800001, 0x7FFFFFFF, 0x00000001, 0x807FFFFF, 0x00800000, 0x7F7FFFFF,
-                                             0x7F7F8000, 0x7F7F7FFF, 0x3F808000, 0x3F818000, 0x01000000, 0x81008000,
-                                             0x38800000, 0x33000000, 0x477FF000, 0x00008000, 0x80008000, 0x00007FFF};
+    static constexpr uint32_t kPatterns[] = {
+        0x00000000, 0x80000000, 0x7F800000, 0xFF800000, 0x7FC00000, 0xFFC00001, 0x7F800001, 0x7FFFFFFF,
+        0x00000001, 0x807FFFFF, 0x00800000, 0x7F7FFFFF, 0x7F7F8000, 0x7F7F7FFF, 0x3F808000, 0x3F818000,
+        0x01000000, 0x81008000, 0x38800000, 0x33000000, 0x477FF000, 0x00008000, 0x80008000, 0x00007FFF};
     Bytes bytes(size, lead);
     uint64_t i = 0;
     for (; i + 4 <= size; i += 4) {
@@ -162,8 +162,8 @@ TEST_P(BackendTest, CompareNoneSomeAll) {
           before[which].resize(uint64_t{n} * served);
           after[which].resize(uint64_t{n} * served);
           const Table& table = which == 0 ? RefTable() : CpuTable();
-          counts[which] = table.compare(old.source(), live.source(), cast, n, pos[which].data(), before[which].data(),
-                                        after[which].data());
+          counts[which] = table.compare(old.source(), live.source(), cast, n, pos[which].data(),
+                                        before[which].data(), after[which].data());
           pos[which].resize(counts[which]);
           before[which].resize(uint64_t{counts[which]} * served);
           after[which].resize(uint64_t{counts[which]} * served);
@@ -212,7 +212,8 @@ TEST_P(BackendTest, SelectSmall) {
       std::vector<uint16_t> bits[2] = {std::vector<uint16_t>(n), std::vector<uint16_t>(n)};
       for (int which = 0; which < 2; ++which) {
         const Table& table = which == 0 ? RefTable() : CpuTable();
-        const uint32_t count = table.select_small(live.source(), cast, n, pos[which].data(), bits[which].data());
+        const uint32_t count =
+            table.select_small(live.source(), cast, n, pos[which].data(), bits[which].data());
         pos[which].resize(count);
         bits[which].resize(count);
       }
@@ -233,12 +234,17 @@ struct Lists {
   }
 };
 
-Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const Bytes& v, const AdamwBand& band,
-                 uint32_t n, uint64_t canonical) {
-  Lists lists{std::vector<uint32_t>(n), std::vector<uint32_t>(n), std::vector<uint16_t>(n), std::vector<uint16_t>(n),
-              std::vector<uint8_t>(n)};
-  Inverted out{lists.changed.data(), lists.old.data(), lists.uncertain.data(), lists.low.data(), lists.span.data(),
-               7, 7};
+Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const Bytes& v,
+                 const AdamwBand& band, uint32_t n, uint64_t canonical) {
+  Lists lists{std::vector<uint32_t>(n), std::vector<uint32_t>(n), std::vector<uint16_t>(n),
+              std::vector<uint16_t>(n), std::vector<uint8_t>(n)};
+  Inverted out{lists.changed.data(),
+               lists.old.data(),
+               lists.uncertain.data(),
+               lists.low.data(),
+               lists.span.data(),
+               7,
+               7};
   table.invert_adamw(theta.source(), m.source(), v.source(), band, n, canonical, 12, lists.lanes, &out);
   lists.changed.resize(out.changed_count);
   lists.old.resize(out.changed_count);
@@ -251,23 +257,29 @@ Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const B
 TEST_P(BackendTest, InvertAdamwOnHostileAndOrdinaryMoments) {
   for (double eps : {1e-8, 1e-15, 1e-30}) {
     for (double lr : {0.0, 1e-6, 3e-3, 1e30}) {
-      const auto band = MakeAdamwBand({.lr = lr, .weight_decay = lr < 1 ? 0.1 : 0, .beta2 = 0.95, .eps = eps, .step = 3});
+      const auto band =
+          MakeAdamwBand({.lr = lr, .weight_decay = lr < 1 ? 0.1 : 0, .beta2 = 0.95, .eps = eps, .step = 3});
       ASSERT_TRUE(band.has_value()) << band.error();
       for (uint32_t n : Sizes()) {
-        Bytes theta = Hostile(uint64_t{n} * 4, n % 5), m = Hostile(uint64_t{n} * 4, 2), v = Hostile(uint64_t{n} * 4, 3);
-        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 2 * n), InvertWith(RefTable(), theta, m, v, *band, n, 2 * n))
+        Bytes theta = Hostile(uint64_t{n} * 4, n % 5), m = Hostile(uint64_t{n} * 4, 2),
+              v = Hostile(uint64_t{n} * 4, 3);
+        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 2 * n),
+                  InvertWith(RefTable(), theta, m, v, *band, n, 2 * n))
             << "hostile: eps " << eps << " lr " << lr << " n " << n;
         // Weights next to the edges of their cells, updates of every size around them, some moments zero.
         for (uint32_t i = 0; i < n; ++i) {
           const float near_edge = std::bit_cast<float>(
-              static_cast<uint32_t>(0x3C008000 + (rng_() % 0x400) * 0x10000 + rng_() % 9 - 4) | uint32_t(rng_() & 1) << 31);
+              static_cast<uint32_t>(0x3C008000 + (rng_() % 0x400) * 0x10000 + rng_() % 9 - 4) |
+              uint32_t(rng_() & 1) << 31);
           const float size = std::ldexp(1.0f, -int(rng_() % 80));
           StoreAs<float>(theta.data() + 4 * i, near_edge);
           StoreAs<float>(v.data() + 4 * i, rng_() % 16 == 0 ? 0 : size * size);
-          StoreAs<float>(m.data() + 4 * i, rng_() % 16 == 0 ? 0 : (rng_() & 1 ? -size : size) *
-                                                                      (1 + float(rng_() % 1000) / 1000));
+          StoreAs<float>(
+              m.data() + 4 * i,
+              rng_() % 16 == 0 ? 0 : (rng_() & 1 ? -size : size) * (1 + float(rng_() % 1000) / 1000));
         }
-        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 6), InvertWith(RefTable(), theta, m, v, *band, n, 6))
+        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 6),
+                  InvertWith(RefTable(), theta, m, v, *band, n, 6))
             << "ordinary: eps " << eps << " lr " << lr << " n " << n;
       }
     }
@@ -276,7 +288,10 @@ TEST_P(BackendTest, InvertAdamwOnHostileAndOrdinaryMoments) {
 
 TEST_P(BackendTest, DigestOfChangesIsTheDifferenceOfDigests) {
   for (uint32_t width : {1u, 2u, 4u, 8u}) {
-    const Cast cast = width == 1 ? Cast::kBits8 : width == 2 ? Cast::kBits16 : width == 4 ? Cast::kBits32 : Cast::kBits64;
+    const Cast cast = width == 1   ? Cast::kBits8
+                      : width == 2 ? Cast::kBits16
+                      : width == 4 ? Cast::kBits32
+                                   : Cast::kBits64;
     for (uint32_t n : {0u, 1u, 7u, 70u, 9000u}) {
       for (double share : {0.01, 0.3, 1.0}) {  // neighbours share words
         const auto pos = Positions(n, share);
@@ -306,8 +321,10 @@ TEST_P(BackendTest, DigestOfChangesIsTheDifferenceOfDigests) {
         }
         for (const HostTable* table : {&RefHostTable(), &CpuHostTable()}) {
           uint64_t lanes[2] = {5, 6};
-          table->digest_changes(21, canonical, width, shuffled.data(), k, old_shuffled.data(), new_shuffled.data(), lanes);
-          ASSERT_EQ(lanes[0], expected[0]) << table->name << " width " << width << " n " << n << " share " << share;
+          table->digest_changes(21, canonical, width, shuffled.data(), k, old_shuffled.data(),
+                                new_shuffled.data(), lanes);
+          ASSERT_EQ(lanes[0], expected[0])
+              << table->name << " width " << width << " n " << n << " share " << share;
           ASSERT_EQ(lanes[1], expected[1]);
         }
       }

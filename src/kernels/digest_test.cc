@@ -17,7 +17,8 @@ struct Lanes {
   bool operator==(const Lanes&) const = default;
 };
 
-Lanes DigestOf(const Table& table, const void* data, Cast cast, uint32_t n, uint64_t canonical, uint64_t key) {
+Lanes DigestOf(const Table& table, const void* data, Cast cast, uint32_t n, uint64_t canonical,
+               uint64_t key) {
   Lanes lanes;
   table.digest(Source{data, 0}, cast, n, canonical, key, lanes.v);
   return lanes;
@@ -67,8 +68,8 @@ TEST_P(DigestTest, EveryWidthReadsTheSameWords) {
   const auto bytes = RandomBytes(20 * 1024 + 40, 11);
   const Lanes expected = DigestOfBytes(bytes, 77);
   for (Cast cast : kPlain) {
-    EXPECT_EQ(DigestOf(*GetParam(), bytes.data(), cast, static_cast<uint32_t>(bytes.size() / StoredBytes(cast)), 0,
-                       77),
+    EXPECT_EQ(DigestOf(*GetParam(), bytes.data(), cast,
+                       static_cast<uint32_t>(bytes.size() / StoredBytes(cast)), 0, 77),
               expected)
         << StoredBytes(cast);
   }
@@ -85,8 +86,8 @@ TEST_P(DigestTest, PartitionsAddUpAtEveryCut) {
       const uint32_t cut = trial < 40 ? trial : rng() % n;
       Lanes sum;
       GetParam()->digest(Source{bytes.data(), 0}, cast, cut, start, 5, sum.v);
-      GetParam()->digest(Source{bytes.data(), uint64_t{cut} * width}, cast, n - cut, start + uint64_t{cut} * width,
-                         5, sum.v);
+      GetParam()->digest(Source{bytes.data(), uint64_t{cut} * width}, cast, n - cut,
+                         start + uint64_t{cut} * width, 5, sum.v);
       ASSERT_EQ(sum, whole) << "width " << width << " cut " << cut;
     }
   }

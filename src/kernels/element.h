@@ -32,7 +32,9 @@ template <typename T>
 void StoreAs(void* p, T value) {
   std::memcpy(p, &value, sizeof(T));
 }
-inline const uint8_t* Address(Source source) { return static_cast<const uint8_t*>(source.base) + source.offset; }
+inline const uint8_t* Address(Source source) {
+  return static_cast<const uint8_t*>(source.base) + source.offset;
+}
 inline uint8_t* Address(Target target) { return static_cast<uint8_t*>(target.base) + target.offset; }
 
 // ---- casts (bits to bits)
@@ -134,8 +136,8 @@ inline constexpr DigestLeftTable kDigestLeft = [] {
   return table;
 }();
 
-// The word in which only this element stands: `byte` is its offset in the tensor. Reversing the word moves the
-// element to byte 8 - k - width with its own bytes reversed, which is what lane 1 takes.
+// The word in which only this element stands: `byte` is its offset in the tensor. Reversing the word moves
+// the element to byte 8 - k - width with its own bytes reversed, which is what lane 1 takes.
 inline uint64_t DigestWord(uint64_t bits, uint64_t byte) { return bits << (8 * (byte % 8)); }
 
 inline void DigestElement(uint64_t key, uint64_t byte, uint64_t bits, uint64_t lanes[2]) {
@@ -181,8 +183,8 @@ inline AdamwVerdict InvertAdamwElement(float theta, float m, float v, const Adam
   const float b = band.a * a + (band.b * std::fabs(u) + band.c);
 
   // Written so that any NaN ends in "not covered" or "not kept".
-  const bool covered = cell < 0x7F800000 && magnitude < 0x7F800000 && v < 0x1p100f && std::fabs(m) < 0x1p100f &&
-                       (!band.tiny_eps || m == 0 || v >= 0x1p-100f);
+  const bool covered = cell < 0x7F800000 && magnitude < 0x7F800000 && v < 0x1p100f &&
+                       std::fabs(m) < 0x1p100f && (!band.tiny_eps || m == 0 || v >= 0x1p-100f);
   if (covered && x + b < outer && b - x < inner) return {AdamwVerdict::kSame, 0, 0};
   if (magnitude == 0 && m == 0) return {AdamwVerdict::kSame, 0, 0};
   if (!covered) return {AdamwVerdict::kUncertain, 0, 0};

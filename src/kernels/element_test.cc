@@ -27,10 +27,12 @@ TEST(Bf16FromF32Test, NearestEvenForEveryUpperHalf) {
         continue;
       }
       if ((upper & 0x7FFF) >= 0x7F7F) {  // the largest finite value and infinity
-        ASSERT_EQ(rounded, low >= 0x8000 && (upper & 0x7FFF) == 0x7F7F ? upper + 1 : upper) << std::hex << bits;
+        ASSERT_EQ(rounded, low >= 0x8000 && (upper & 0x7FFF) == 0x7F7F ? upper + 1 : upper)
+            << std::hex << bits;
         continue;
       }
-      const double below = AsDouble(bits) - AsDouble(upper << 16), above = AsDouble((upper + 1) << 16) - AsDouble(bits);
+      const double below = AsDouble(bits) - AsDouble(upper << 16),
+                   above = AsDouble((upper + 1) << 16) - AsDouble(bits);
       const bool up = std::fabs(above) < std::fabs(below) || (above == below && (upper & 1) != 0);
       ASSERT_EQ(rounded, up ? upper + 1 : upper) << std::hex << bits;
     }
@@ -47,7 +49,8 @@ __attribute__((target("f16c"))) uint32_t HardwareF32(uint16_t bits) {
 TEST(F16Test, AgreesWithTheHardware) {
   if (!__builtin_cpu_supports("f16c")) GTEST_SKIP() << "this processor has no F16C";
   for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
-    ASSERT_EQ(F32FromF16(static_cast<uint16_t>(bits)), HardwareF32(static_cast<uint16_t>(bits))) << std::hex << bits;
+    ASSERT_EQ(F32FromF16(static_cast<uint16_t>(bits)), HardwareF32(static_cast<uint16_t>(bits)))
+        << std::hex << bits;
   }
   for (uint32_t upper = 0; upper < 1u << 19; ++upper) {
     for (uint32_t low : LowParts(13)) {

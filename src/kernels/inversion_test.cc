@@ -1,5 +1,5 @@
-// The inversion is sound: optimizer steps in every covered operation order, on weights chosen next to the edges of
-// their BF16 cells, and the true old bits known. Nothing of the detector is shared with the steps or the oracle.
+// The inversion is sound: optimizer steps in every covered operation order, on weights chosen next to the
+// edges of their BF16 cells, and the true old bits known. The steps and the oracle share nothing with it.
 #include <gtest/gtest.h>
 
 #include <bit>
@@ -35,7 +35,9 @@ class Random {
   // Sum of uniforms: near enough to normal, with bounded tails.
   float Normal() { return (Uniform() + Uniform() + Uniform() + Uniform() - 2) * 1.7320508f; }
   template <typename T>
-  T Pick(std::initializer_list<T> values) { return values.begin()[Below(static_cast<uint32_t>(values.size()))]; }
+  T Pick(std::initializer_list<T> values) {
+    return values.begin()[Below(static_cast<uint32_t>(values.size()))];
+  }
 
  private:
   uint64_t state_;
@@ -53,16 +55,28 @@ uint16_t OracleBf16(float x) {
   if (low < 0x8000 || (low == 0x8000 && upper % 2 == 0)) return upper;
   return static_cast<uint16_t>(upper + 1);
 }
-bool OracleInSetZ(uint16_t bits) { return bits == 0x8000 || ((bits & 0x7FFF) != 0 && (bits & 0x7FFF) <= 0x0100); }
+bool OracleInSetZ(uint16_t bits) {
+  return bits == 0x8000 || ((bits & 0x7FFF) != 0 && (bits & 0x7FFF) <= 0x0100);
+}
 
 struct Factors {
   double lr, lambda, bc1, bc2;
   float eps;
 };
 
-// The operation orders of docs/numerics.md, in float32 as their kernels compute. This file is compiled without
-// contraction, so a fused operation happens where std::fma says so and nowhere else.
-enum Order { kTorchSingle, kTorchSingleFused, kFusedDoubleDecay, kCoupled, kCoupledFused, kChain, kDecayLast, kReciprocal, kOrders };
+// The operation orders of docs/numerics.md, in float32 as their kernels compute. This file is compiled
+// without contraction, so a fused operation happens where std::fma says so and nowhere else.
+enum Order {
+  kTorchSingle,
+  kTorchSingleFused,
+  kFusedDoubleDecay,
+  kCoupled,
+  kCoupledFused,
+  kChain,
+  kDecayLast,
+  kReciprocal,
+  kOrders
+};
 
 float Step(Order order, const Factors& f, float theta, float m, float v) {
   const auto step_size = static_cast<float>(f.lr / f.bc1);
@@ -78,7 +92,8 @@ float Step(Order order, const Factors& f, float theta, float m, float v) {
       return std::fma(-step_size, m / denominator, theta * factor);
     }
     case kFusedDoubleDecay: {
-      const auto decayed = static_cast<float>(static_cast<double>(theta) - f.lambda * static_cast<double>(theta));
+      const auto decayed =
+          static_cast<float>(static_cast<double>(theta) - f.lambda * static_cast<double>(theta));
       const float denominator = std::sqrt(v) / root_bc2 + f.eps;
       return decayed - step_size * m / denominator;
     }
@@ -134,7 +149,8 @@ AdamwHyper RandomHyper(Random& rng, Family family) {
 
 Factors FactorsOf(const AdamwHyper& h) {
   const double t = static_cast<double>(h.step);
-  return {h.lr, h.lr * h.weight_decay, 1 - std::pow(h.beta1, t), 1 - std::pow(h.beta2, t), static_cast<float>(h.eps)};
+  return {h.lr, h.lr * h.weight_decay, 1 - std::pow(h.beta1, t), 1 - std::pow(h.beta2, t),
+          static_cast<float>(h.eps)};
 }
 
 Batch MakeBatch(Random& rng, Family family, Order order) {
@@ -157,7 +173,8 @@ Batch MakeBatch(Random& rng, Family family, Order order) {
       const float u = rng.Sign() * ulp * rng.Log2Uniform(-4, 22);
       v = rng.Log2Uniform(-60, -10);
       const double denominator = std::sqrt(static_cast<double>(v) / f.bc2) + static_cast<double>(f.eps);
-      m = static_cast<float>(f.lr == 0 ? static_cast<double>(u) : static_cast<double>(u) * denominator / (f.lr / f.bc1));
+      m = static_cast<float>(f.lr == 0 ? static_cast<double>(u)
+                                       : static_cast<double>(u) * denominator / (f.lr / f.bc1));
       if (aim_at_result) {
         theta = static_cast<float>((static_cast<double>(theta) + static_cast<double>(u)) / (1 - f.lambda));
       }
@@ -192,8 +209,13 @@ struct Lists {
 
 Lists InvertWith(const Table& table, const Batch& batch, const AdamwBand& band) {
   Lists lists;
-  Inverted out{lists.changed.data(), lists.old.data(), lists.uncertain.data(), lists.low.data(), lists.span.data(),
-               0, 0};
+  Inverted out{lists.changed.data(),
+               lists.old.data(),
+               lists.uncertain.data(),
+               lists.low.data(),
+               lists.span.data(),
+               0,
+               0};
   table.invert_adamw({batch.after.data(), 0}, {batch.m.data(), 0}, {batch.v.data(), 0}, band, kBatch, 0, 1,
                      lists.lanes, &out);
   lists.changed.resize(out.changed_count);
@@ -219,7 +241,7 @@ void Judge(const Batch& batch, const AdamwBand& band, Tally& tally) {
       tally.spurious += before == after;
       ++c;
     } else if (u < lists.uncertain.size() && lists.uncertain[u] == i) {
-      // Two neighbouring candidates in ordinal order: for negative values the lower one has the larger magnitude.
+      // Span 1: `low` and the next in ordinal order, which for negative values has the smaller magnitude.
       const int next = (lists.low[u] & 0x8000) ? lists.low[u] - 1 : lists.low[u] + 1;
       tally.wrong += lists.span[u] == 1 && before != lists.low[u] && before != next;
       tally.without_span += lists.span[u] == 0;
@@ -235,11 +257,14 @@ void Judge(const Batch& batch, const AdamwBand& band, Tally& tally) {
 }
 
 void Print(const char* what, const Tally& t) {
-  std::printf("%s: seed %llu, %.3g element-steps, changed %.4f %%, missed %llu, wrong %llu, uncertain %.4f %% (no span %.4f %%)\n",
-              what, static_cast<unsigned long long>(kSeed), static_cast<double>(t.steps),
-              100.0 * static_cast<double>(t.changed) / static_cast<double>(t.steps), static_cast<unsigned long long>(t.missed),
-              static_cast<unsigned long long>(t.wrong), 100.0 * static_cast<double>(t.uncertain) / static_cast<double>(t.steps),
-              100.0 * static_cast<double>(t.without_span) / static_cast<double>(t.steps));
+  std::printf(
+      "%s: seed %llu, %.3g element-steps, changed %.4f %%, missed %llu, wrong %llu, uncertain %.4f %% (no "
+      "span %.4f %%)\n",
+      what, static_cast<unsigned long long>(kSeed), static_cast<double>(t.steps),
+      100.0 * static_cast<double>(t.changed) / static_cast<double>(t.steps),
+      static_cast<unsigned long long>(t.missed), static_cast<unsigned long long>(t.wrong),
+      100.0 * static_cast<double>(t.uncertain) / static_cast<double>(t.steps),
+      100.0 * static_cast<double>(t.without_span) / static_cast<double>(t.steps));
 }
 
 Tally RunFamily(Family family, uint32_t rounds, uint64_t seed) {
@@ -286,7 +311,7 @@ TEST(InversionTest, WildWeightsAndMoments) {
   EXPECT_EQ(tally.spurious, 0u);
 }
 
-// The vector code screens with cheaper arithmetic first; the lists must be those of the reference all the same.
+// The vector code screens with cheaper arithmetic first; the lists must still be the reference's.
 TEST(InversionTest, ScreeningChangesNothing) {
   Random rng(kSeed + 5);
   for (Family family : {kAdversarial, kNatural, kWild}) {
@@ -294,7 +319,8 @@ TEST(InversionTest, ScreeningChangesNothing) {
       const Batch batch = MakeBatch(rng, family, static_cast<Order>(round % kOrders));
       const auto band = MakeAdamwBand(batch.hyper);
       if (!band) continue;
-      const Lists expected = InvertWith(RefTable(), batch, *band), actual = InvertWith(CpuTable(), batch, *band);
+      const Lists expected = InvertWith(RefTable(), batch, *band),
+                  actual = InvertWith(CpuTable(), batch, *band);
       ASSERT_EQ(actual.changed, expected.changed);
       ASSERT_EQ(actual.old, expected.old);
       ASSERT_EQ(actual.uncertain, expected.uncertain);

@@ -103,8 +103,8 @@ struct Table {
   // Sound: an element in neither list has the same BF16 bits before and after, except members of set Z
   // (select_small), which the caller compares itself. In the same pass, because theta is in registers:
   // lanes += digest of the served BF16 bits, with canonical and key as in `digest`.
-  void (*invert_adamw)(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n, uint64_t canonical,
-                       uint64_t key, uint64_t lanes[2], Inverted* out);
+  void (*invert_adamw)(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n,
+                       uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out);
 
   // Set Z: positions whose served BF16 is 0x8000 or has a magnitude of 1 ... 0x0100, with the bits.
   uint32_t (*select_small)(Source live, Cast cast, uint32_t n, uint32_t* pos, uint16_t* bits);

@@ -33,8 +33,7 @@ HWY_INLINE Estimate Invert(VF theta, VF m, VF v, const AdamwBand& band) {
   const VU bits = hn::BitCast(du, theta);
   const VU magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFF));
   const VU odd = hn::And(hn::ShiftRight<16>(magnitude), hn::Set(du, 1));
-  const VU cell =
-      hn::And(hn::Add(hn::Add(magnitude, hn::Set(du, 0x7FFF)), odd), hn::Set(du, 0x7FFF0000));
+  const VU cell = hn::And(hn::Add(hn::Add(magnitude, hn::Set(du, 0x7FFF)), odd), hn::Set(du, 0x7FFF0000));
   const VF a = hn::BitCast(df, magnitude);
   const VU half = hn::Set(du, 0x8000);
   // The cell of zero has its inner edge at zero.
@@ -65,10 +64,10 @@ HWY_INLINE hn::Mask<DF> MomentsCovered(VF m, VF v) {
   return covered;
 }
 
-// A cheap sufficient condition for "kept": no root, no division, nothing that must round as the reference does.
-// |u| is bounded by s |m| / sqrt(v r), because eps only shrinks it; the estimate of 1 / sqrt(v) is good to 2^-11.
-// What it lets pass, the reference keeps; everything else is decided exactly in Settle. The factor kGrow and the
-// allowance in `spread` exceed every rounding on both sides.
+// A cheap sufficient condition for "kept": no root, no division, nothing that must round as the reference
+// does. |u| is bounded by s |m| / sqrt(v r), because eps only shrinks it; the estimate of 1 / sqrt(v) is good
+// to 2^-11. What it lets pass, the reference keeps; everything else is decided exactly in Settle. The factor
+// kGrow and the allowance in `spread` exceed every rounding on both sides.
 struct Prefilter {
   float half;    // t / 2 with t = k2 s / sqrt(r): half (p + |p|) is the update where it points outward
   float spread;  // t / 2 and the part of the band that grows with the update
@@ -80,7 +79,8 @@ constexpr float kSmallestV = 0x1p-100f;  // below it eps dominates the root, unl
 
 HWY_INLINE Prefilter MakePrefilter(const AdamwBand& band) {
   const double t = kGrow * band.k2 * band.s / std::sqrt(static_cast<double>(band.r));
-  const bool holds = (band.s == 0 || (band.s >= 0x1p-60f && band.s <= 0x1p10f)) && band.eps <= 1 && band.r <= 0x1p14f;
+  const bool holds =
+      (band.s == 0 || (band.s >= 0x1p-60f && band.s <= 0x1p10f)) && band.eps <= 1 && band.r <= 0x1p14f;
   return {
       .half = static_cast<float>(0.5 * t),
       .spread = static_cast<float>(t * (0.5 + kGrow * band.b + 0x1p-20)),
@@ -91,7 +91,7 @@ HWY_INLINE Prefilter MakePrefilter(const AdamwBand& band) {
 
 struct Screened {
   uint64_t flagged;  // lanes to decide exactly
-  VU rounded;        // BF16 of theta in the upper halves, right in lanes that are not flagged: these are no ties
+  VU rounded;  // BF16 of theta in the upper halves, right in lanes that are not flagged: these are no ties
 };
 
 template <bool kTinyEps>
@@ -116,7 +116,8 @@ HWY_INLINE Screened Screen(VF theta, VF m, VF v, const Prefilter& filter) {
                                hn::MulAdd(a, hn::Set(df, filter.slope), hn::Set(df, filter.floor)));
   const VF half = hn::Set(df, filter.half);
   // As unsigned integers, a negative or NaN v is above the limit too.
-  auto kept = hn::And(hn::Lt(hn::MulAdd(p, half, common), outer), hn::Lt(hn::NegMulAdd(p, half, common), inner));
+  auto kept =
+      hn::And(hn::Lt(hn::MulAdd(p, half, common), outer), hn::Lt(hn::NegMulAdd(p, half, common), inner));
   kept = hn::And(kept, hn::RebindMask(df, hn::Lt(hn::Max(v_bits, m_size), hn::Set(du, 0x71800000))));
   if constexpr (kTinyEps) kept = hn::And(kept, hn::Ge(v, hn::Set(df, kSmallestV)));
   const auto zero = hn::RebindMask(df, hn::Eq(hn::And(hn::Or(bits, m_bits), size_mask), hn::Zero(du)));
@@ -125,7 +126,8 @@ HWY_INLINE Screened Screen(VF theta, VF m, VF v, const Prefilter& filter) {
 
 // BF16 of the float32 next outside of x = middle + sign * half_width, in the low 16 bits of each lane.
 template <bool kBelow>
-HWY_INLINE VU Bf16Outside(hn::Vec<hn::Repartition<double, DF>> low_half, hn::Vec<hn::Repartition<double, DF>> high_half) {
+HWY_INLINE VU Bf16Outside(hn::Vec<hn::Repartition<double, DF>> low_half,
+                          hn::Vec<hn::Repartition<double, DF>> high_half) {
   const DF df;
   const DU du;
   const hn::RebindToSigned<DF> di;
@@ -205,7 +207,8 @@ HWY_INLINE Verdicts Decide(VF theta, VF m, VF v, const AdamwBand& band) {
 // where the screen's rounding does not hold.
 template <bool kTinyEps>
 HWY_INLINE void Settle(const uint8_t* theta, const uint8_t* m, const uint8_t* v, const AdamwBand& band,
-                       uint32_t base, const uint32_t* flagged, uint32_t count, uint16_t* served, Inverted* out) {
+                       uint32_t base, const uint32_t* flagged, uint32_t count, uint16_t* served,
+                       Inverted* out) {
   const DF df;
   const DU du;
   const hn::Rebind<uint16_t, DF> d16;
@@ -224,7 +227,8 @@ HWY_INLINE void Settle(const uint8_t* theta, const uint8_t* m, const uint8_t* v,
     }
     const auto real = hn::FirstN(du, batch);
     const VF old_theta = hn::Load(df, lanes[0]);
-    const Verdicts verdicts = Decide<kTinyEps>(old_theta, hn::Load(df, lanes[1]), hn::Load(df, lanes[2]), band);
+    const Verdicts verdicts =
+        Decide<kTinyEps>(old_theta, hn::Load(df, lanes[1]), hn::Load(df, lanes[2]), band);
     const VU position = hn::Add(hn::Load(du, at), hn::Set(du, base));
 
     const VU screened = hn::ShiftRight<16>(hn::Add(hn::BitCast(du, old_theta), hn::Set(du, 0x8000)));
@@ -263,7 +267,7 @@ HWY_INLINE void Settle(const uint8_t* theta, const uint8_t* m, const uint8_t* v,
   }
 }
 
-// Into the second-level cache, a chunk ahead: so memory is busy while Settle and the digest work from the first.
+// Into the second-level cache, a chunk ahead: keeps memory busy while Settle and the digest run.
 constexpr uint32_t kAheadBytes = kChunk * sizeof(float);
 
 template <bool kTinyEps>
@@ -288,8 +292,8 @@ HWY_INLINE void InvertAll(const uint8_t* theta, const uint8_t* m, const uint8_t*
         }
         const Screened low =
             Screen<kTinyEps>(LoadBytes(df, theta + at), LoadBytes(df, m + at), LoadBytes(df, v + at), filter);
-        const Screened high =
-            Screen<kTinyEps>(LoadBytes(df, theta + next), LoadBytes(df, m + next), LoadBytes(df, v + next), filter);
+        const Screened high = Screen<kTinyEps>(LoadBytes(df, theta + next), LoadBytes(df, m + next),
+                                               LoadBytes(df, v + next), filter);
         word |= low.flagged << j | high.flagged << (j + kLanes);
         hn::StoreU(hn::ConcatOdd(d16, hn::BitCast(d16, high.rounded), hn::BitCast(d16, low.rounded)), d16,
                    served + i + j);

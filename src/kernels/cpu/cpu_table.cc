@@ -6,7 +6,7 @@
 #include <hwy/foreach_target.h>  // must come before highway.h
 #include <hwy/highway.h>
 
-// Highway's target without vectors gets the reference: there is nothing to gain, and half the operations lack.
+// Highway's target without vectors gets the reference: half of the operations are missing there.
 #undef DELTAWIRE_HAVE_VECTORS
 #define DELTAWIRE_HAVE_VECTORS (HWY_TARGET != HWY_SCALAR && HWY_TARGET != HWY_EMU128)
 

@@ -88,7 +88,8 @@ HWY_INLINE void DigestRow(const uint8_t* p, uint32_t i, uint32_t count, uint64_t
 }
 
 // lanes += digest of `bytes` served bytes that stand at byte `canonical` of the tensor.
-HWY_INLINE void DigestBytes(const uint8_t* p, uint64_t bytes, uint64_t canonical, uint64_t key, uint64_t lanes[2]) {
+HWY_INLINE void DigestBytes(const uint8_t* p, uint64_t bytes, uint64_t canonical, uint64_t key,
+                            uint64_t lanes[2]) {
   const uint64_t phase = canonical % 8;
   if (phase != 0 && bytes != 0) {
     const uint64_t head = bytes < 8 - phase ? bytes : 8 - phase;

@@ -15,8 +15,8 @@ namespace {
 constexpr uint64_t kRowBytes = 8 * kDigestRowWords;
 constexpr uint32_t kBatch = 64;
 
-// Changes come in ascending order, a few to a row of the digest. A loop per row would mispredict its end at every
-// row, which costs more than the arithmetic; so a batch computes the right factors of all rows that it touches.
+// Changes come in ascending order, a few to a row of the digest. A loop per row would mispredict its end at
+// every row, which costs more than the arithmetic; so a batch computes the right factors of all its rows.
 template <typename T>
 struct ChangeDigest {
   uint64_t key, canonical;
@@ -39,7 +39,7 @@ struct ChangeDigest {
     Add(i, DigestRight(key, row, 0), DigestRight(key, row, 1), lanes);
   }
 
-  // kBatch changes from i. False, with nothing added, if they are spread over more rows than changes or not in order.
+  // kBatch changes from i. False, with nothing added, if they are not in order or have too many rows.
   HWY_INLINE bool AddBatch(uint64_t i, uint64_t lanes[2]) const {
     const uint64_t first = Row(i), rows = Row(i + kBatch - 1) - first + 1;
     if (rows - 1 >= kBatch) return false;  // descending positions wrap around
@@ -64,9 +64,10 @@ struct ChangeDigest {
 };
 
 template <typename T>
-void DigestChangesWidth(uint64_t key, uint64_t canonical, const uint32_t* pos, uint32_t k, const void* old_bits,
-                        const void* new_bits, uint64_t lanes[2]) {
-  const ChangeDigest<T> changes{key, canonical, pos, static_cast<const T*>(old_bits), static_cast<const T*>(new_bits)};
+void DigestChangesWidth(uint64_t key, uint64_t canonical, const uint32_t* pos, uint32_t k,
+                        const void* old_bits, const void* new_bits, uint64_t lanes[2]) {
+  const ChangeDigest<T> changes{key, canonical, pos, static_cast<const T*>(old_bits),
+                                static_cast<const T*>(new_bits)};
   uint64_t i = 0;
   while (i + kBatch <= k) {
     if (!changes.AddBatch(i, lanes)) {
@@ -95,7 +96,8 @@ void StepsWidth(const void* first, const void* second, uint32_t k, void* out) {
   for (; i + hn::Lanes(d) <= k; i += hn::Lanes(d)) {
     const auto ordinal = OrdinalLanes(d, LoadBytes(d, a + i * sizeof(T)));
     const auto other = LoadBytes(d, b + i * sizeof(T));
-    const auto result = kApply ? OrdinalLanes(d, hn::Add(ordinal, other)) : hn::Sub(OrdinalLanes(d, other), ordinal);
+    const auto result =
+        kApply ? OrdinalLanes(d, hn::Add(ordinal, other)) : hn::Sub(OrdinalLanes(d, other), ordinal);
     StoreBytes(d, result, to + i * sizeof(T));
   }
   for (; i < k; ++i) {

@@ -17,17 +17,14 @@ namespace hn = hwy::HWY_NAMESPACE;
 // Elements a kernel takes through its passes while they are in the first-level cache.
 inline constexpr uint32_t kChunk = 2048;
 
-template <Cast kCast> struct CastTypes;
-template <> struct CastTypes<Cast::kBits8> { using Stored = uint8_t; using Served = uint8_t; };
-template <> struct CastTypes<Cast::kBits16> { using Stored = uint16_t; using Served = uint16_t; };
-template <> struct CastTypes<Cast::kBits32> { using Stored = uint32_t; using Served = uint32_t; };
-template <> struct CastTypes<Cast::kBits64> { using Stored = uint64_t; using Served = uint64_t; };
-template <> struct CastTypes<Cast::kF32ToBf16> { using Stored = uint32_t; using Served = uint16_t; };
-template <> struct CastTypes<Cast::kF32ToF16> { using Stored = uint32_t; using Served = uint16_t; };
-template <> struct CastTypes<Cast::kBf16ToF32> { using Stored = uint16_t; using Served = uint32_t; };
-template <> struct CastTypes<Cast::kF16ToF32> { using Stored = uint16_t; using Served = uint32_t; };
-template <Cast kCast> using Stored = typename CastTypes<kCast>::Stored;
-template <Cast kCast> using Served = typename CastTypes<kCast>::Served;
+template <uint32_t kBytes>
+using Unsigned = std::conditional_t<
+    kBytes == 1, uint8_t,
+    std::conditional_t<kBytes == 2, uint16_t, std::conditional_t<kBytes == 4, uint32_t, uint64_t>>>;
+template <Cast kCast>
+using Stored = Unsigned<StoredBytes(kCast)>;
+template <Cast kCast>
+using Served = Unsigned<ServedBytes(kCast)>;
 
 // One element; the switch inside folds away.
 template <Cast kCast>
@@ -52,8 +49,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V RoundToBf16(D du, V bits) {
   const hn::RebindToFloat<D> df;
   const V one = hn::Set(du, 1);
-  const V rounded =
-      hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), hn::And(hn::ShiftRight<16>(bits), one));
+  const V rounded = hn::Add(hn::Add(bits, hn::Set(du, 0x7FFF)), hn::And(hn::ShiftRight<16>(bits), one));
   const auto nan = hn::RebindMask(du, hn::IsNaN(hn::BitCast(df, bits)));
   return hn::IfThenElse(nan, hn::Set(du, 0xFFFFFFFF), rounded);
 }

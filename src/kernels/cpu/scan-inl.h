@@ -1,5 +1,5 @@
-// Passes that read everything: digest, compare, select_small. No software prefetch: with one or two streams the
-// hardware's is as fast as a bare read, and measured hints cost up to a quarter.
+// Passes that read everything: digest, compare, select_small. No software prefetch: with one or two streams
+// the hardware's is as fast as a bare read, and measured hints cost up to a quarter.
 #if defined(DELTAWIRE_KERNELS_CPU_SCAN_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAWIRE_KERNELS_CPU_SCAN_INL_H_
 #undef DELTAWIRE_KERNELS_CPU_SCAN_INL_H_
@@ -69,8 +69,8 @@ uint32_t SelectSmallCast(const uint8_t* live, uint32_t n, uint32_t* pos, uint16_
     const auto served = LoadServed<kCast>(p);
     // 0x8000 is the only pattern of magnitude 0 that is not 0. Compared as signed: magnitudes are below 2^15.
     const hn::RebindToSigned<decltype(d)> di;
-    const auto in_range = hn::RebindMask(
-        d, hn::Lt(hn::BitCast(di, hn::And(served, sizes)), hn::BitCast(di, limit)));
+    const auto in_range =
+        hn::RebindMask(d, hn::Lt(hn::BitCast(di, hn::And(served, sizes)), hn::BitCast(di, limit)));
     const auto member = hn::And(in_range, hn::Ne(served, zero));
     if (HWY_LIKELY(hn::AllFalse(d, member))) continue;
     const uint32_t before = count;
@@ -102,7 +102,8 @@ void Digest(Source live, Cast cast, uint32_t n, uint64_t canonical, uint64_t key
   }
 }
 
-uint32_t Compare(Source old, Source live, Cast cast, uint32_t n, uint32_t* pos, void* old_bits, void* new_bits) {
+uint32_t Compare(Source old, Source live, Cast cast, uint32_t n, uint32_t* pos, void* old_bits,
+                 void* new_bits) {
   const uint8_t* o = Address(old);
   const uint8_t* p = Address(live);
   switch (cast) {

@@ -12,7 +12,8 @@ void Digest(Source live, Cast cast, uint32_t n, uint64_t canonical, uint64_t key
   }
 }
 
-uint32_t Compare(Source old, Source live, Cast cast, uint32_t n, uint32_t* pos, void* old_bits, void* new_bits) {
+uint32_t Compare(Source old, Source live, Cast cast, uint32_t n, uint32_t* pos, void* old_bits,
+                 void* new_bits) {
   const uint32_t stored = StoredBytes(cast), served = ServedBytes(cast);
   uint32_t count = 0;
   for (uint64_t i = 0; i < n; ++i) {
@@ -50,7 +51,8 @@ void Gather(Source live, Cast cast, const uint32_t* pos, uint32_t k, void* out) 
 
 void Scatter(Target live, uint32_t width, const uint32_t* pos, uint32_t k, const void* bits) {
   for (uint64_t i = 0; i < k; ++i) {
-    std::memcpy(Address(live) + uint64_t{pos[i]} * width, static_cast<const uint8_t*>(bits) + i * width, width);
+    std::memcpy(Address(live) + uint64_t{pos[i]} * width, static_cast<const uint8_t*>(bits) + i * width,
+                width);
   }
 }
 
@@ -65,9 +67,9 @@ void InvertAdamw(Source theta, Source m, Source v, const AdamwBand& band, uint32
   out->uncertain_count = 0;
   for (uint32_t i = 0; i < n; ++i) {
     const uint64_t at = uint64_t{i} * sizeof(float);
-    const AdamwVerdict verdict = InvertAdamwElement(LoadAs<float>(Address(theta) + at),
-                                                    LoadAs<float>(Address(m) + at),
-                                                    LoadAs<float>(Address(v) + at), band);
+    const AdamwVerdict verdict =
+        InvertAdamwElement(LoadAs<float>(Address(theta) + at), LoadAs<float>(Address(m) + at),
+                           LoadAs<float>(Address(v) + at), band);
     if (verdict.kind == AdamwVerdict::kChanged) {
       out->changed_old[out->changed_count] = verdict.old_bits;
       out->changed[out->changed_count++] = i;
