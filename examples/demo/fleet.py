@@ -115,11 +115,13 @@ class Fleet:
         return [self._rollouts.popleft() for _ in range(count)]
 
     def announce(self, version: int) -> None:
-        """Tells all engines that a version is in the store. They swap after the generation they are in."""
+        """Tells the engines that a version is in the store. They swap after the generation they are in.
+
+        An engine that is still loading learns it when it attaches.
+        """
         self._newest = version
-        for engine in self._engines:
-            if engine.alive:
-                engine.send("published", version=version)
+        for number in self._loaded:
+            self._engines[number].send("published", version=version)
 
     def kill(self, number: int) -> None:
         """SIGKILLs an engine, wherever it is."""

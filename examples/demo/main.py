@@ -102,9 +102,11 @@ def main(arguments: list[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     # Imported late: --help answers at once, and the environment is set first.
+    import deltawire as dw
     import torch
     import transformers
     from base_model import prepare
+    from fleet import EngineFailure
     from record import Run, failures
     from report import as_text, write_json
     from trainer import Settings, train
@@ -127,7 +129,8 @@ def _run(options: argparse.Namespace) -> int:
         url = options.store or str(work_folder / "store")
         train(settings, base, url, work_folder, run, _say)
     except Exception as error:
-        traceback.print_exc()
+        if not isinstance(error, (dw.Error, EngineFailure)):
+            traceback.print_exc()  # those two say all there is to say; anything else is a fault of this program
         run.error = f"{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(work_folder, ignore_errors=True)

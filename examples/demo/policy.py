@@ -41,9 +41,7 @@ def sample(
     tokens, log_probs = [], []
     inputs = prompts
     for position in range(max_tokens):
-        logits = model(input_ids=inputs, past_key_values=cache, use_cache=True, logits_to_keep=1).logits[
-            :, -1
-        ]
+        logits = model(input_ids=inputs, cache=cache, use_cache=True, logits_to_keep=1).logits[:, -1]
         distribution = functional.log_softmax(logits.float(), dim=-1)
         chosen = torch.multinomial(distribution.exp(), 1, generator=generator)
         chosen[ended] = stop_token

@@ -74,7 +74,9 @@ def as_text(run: Run) -> str:
     """The run as a table and a few sentences, without colours."""
     lines = []
     if run.versions:
-        lines += [*_table(run), "", *_figures(run), ""]
+        lines += [*_table(run), ""]
+    if run.error is None:
+        lines += [*_figures(run), ""]
     problems = failures(run)
     if problems:
         shown = problems[:20]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 import time
-from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -146,7 +145,7 @@ def train(
 
 def _describe_base(model: torch.nn.Module, publisher: dw.Publisher, settings: Settings, run: Run) -> None:
     run.base_hashes = tensor_hashes(model, settings.threads)
-    run.base_digest = str(publisher.digest)
+    run.base_digest = publisher.digest
     run.tensors = len(run.base_hashes)
     run.model_bytes = sum(2 * parameter.numel() for parameter in model.parameters())
 
@@ -199,8 +198,8 @@ def _publish(
             sent_bytes=version.bytes,
             is_patch=version.base is not None,
             publish_seconds=version.seconds,
-            detectors=dict(Counter(version.detectors)),
-            digest=str(version.digest),
+            detectors={name: use.tensors for name, use in version.detectors.items()},
+            digest=version.digest,
             hashes=tensor_hashes(model, settings.threads),
             reward=sum(rewards) / len(rewards),
         )
