@@ -156,7 +156,7 @@ TEST(DecodeHostile, ImpossibleShapesAreCorrupt) {
     EXPECT_FALSE(decoder->Decode(coding, 10, 0, 1, 0, stream));
   }
   EXPECT_FALSE(decoder->Decode(Coding::kDense, 10, 2, 1, 0, stream));
-  EXPECT_FALSE(decoder->Decode(static_cast<Coding>(3), 10, 2, 1, 0, stream));
+  EXPECT_FALSE(decoder->Decode(Coding{3}, 10, 2, 1, 0, stream));
 }
 
 // Huge counts cost time and memory in proportion to themselves only, and can't be claimed by a block.

@@ -9,7 +9,8 @@
 namespace deltawire::codec {
 namespace {
 
-unsigned Log2Floor(uint32_t value) { return static_cast<unsigned>(std::bit_width(value)) - 1; }
+// 0 for 0. The mask tells static analysers the range.
+unsigned Log2Floor(uint32_t value) { return (static_cast<unsigned>(std::bit_width(value | 1)) - 1) & 31; }
 
 // Mantissa bits dropped from a frequency with this exponent.
 unsigned DroppedBits(unsigned exponent, unsigned precision) {
@@ -144,7 +145,7 @@ void WriteTable(const FrequencyTable& table, BitWriter& out) {
       for (; i + 2 < alphabet && table.frequency[CodedSymbol(i + 1, table.implied)] == 0; ++i) ++run;
       PutUnsigned(run, out);
     } else {
-      const unsigned exponent = static_cast<unsigned>(token) - 1;
+      const unsigned exponent = Log2Floor(frequency);
       const unsigned dropped = DroppedBits(exponent, table.precision);
       out.Put((frequency - (1u << exponent)) >> dropped, exponent - dropped);
     }

@@ -9,6 +9,7 @@ import numpy as np
 
 DENSE, ABSOLUTE, STEP = 0, 1, 2
 MAX_ELEMENTS = 1 << 21
+LANES = (1, 1024), (2, 4096), (4, 8192), (8, 16384)
 ESCAPE_TABLE, UNCERTAIN_TABLE, FIRST_BLOCK_TABLE = 0, 1, 2
 
 
@@ -102,7 +103,7 @@ class Coder:
     """The interleaved states."""
 
     def __init__(self, stream: bytes, at: int, listed: int) -> None:
-        lanes = 1 if listed < 1024 else 2 if listed < 4096 else 4 if listed < 8192 else 8 if listed < 16384 else 16
+        lanes = next((n for n, below in LANES if listed < below), 16)
         check(at + 4 * lanes <= len(stream), "states are cut off")
         self.stream = stream
         self.states = [int.from_bytes(stream[at + 4 * i : at + 4 * i + 4], "little") for i in range(lanes)]
