@@ -1,12 +1,14 @@
 #include "delta/decode.h"
 
+#include "delta/value_check.h"
+
 namespace deltawire::delta {
 namespace {
 
 Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& update, const codec::Decoder& decoder,
                    const format::InventoryTensor& tensor, DecodedBlock& out) {
   DELTAWIRE_TRY(format::CheckBlock(entry, update.blocks));
-  const ByteSpan stream = update.blocks.subspan(entry.offset, entry.bytes);
+  ByteSpan stream = update.blocks.subspan(entry.offset, entry.bytes);
   out.after = entry.after;
   const auto coding = static_cast<codec::Coding>(entry.coding);
   if (coding == codec::Coding::kDense) {
@@ -19,6 +21,15 @@ Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& 
                 "coding {} is unknown to this build (0 dense, 1 absolute, 2 step); upgrade deltawire here or publish "
                 "with codings=[\"step\"]",
                 entry.coding);
+  }
+  if (coding == codec::Coding::kStep) {
+    if (stream.size() < kValueCheckBytes) {
+      return Fail(Code::kCorrupt, "a step block of {} bytes, expected at least the check's {}", stream.size(),
+                  kValueCheckBytes);
+    }
+    const size_t coded = stream.size() - kValueCheckBytes;
+    out.value_check = LoadLe<uint32_t>(stream.data() + coded);
+    stream = stream.first(coded);
   }
   DELTAWIRE_ASSIGN(out.changes, decoder.Decode(coding, static_cast<uint32_t>(ElementCount(entry.box)),
                                                DtypeBytes(tensor.dtype), entry.changed, entry.uncertain, stream));

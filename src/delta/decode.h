@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include "base/parallel.h"
@@ -18,8 +19,9 @@ struct DecodedBlock {
   uint32_t block = 0;  // index in the tensor's grid
   Digest after;
   bool dense = false;
-  ByteSpan dense_bits;      // inside the update's bytes
-  codec::Decoded changes;   // when not dense
+  ByteSpan dense_bits;                  // inside the update's bytes
+  codec::Decoded changes;               // when not dense
+  std::optional<uint32_t> value_check;  // of the new bits (value_check.h); steps only
 };
 
 struct DecodedUpdate {

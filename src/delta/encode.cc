@@ -1,6 +1,7 @@
 #include "delta/encode.h"
 
 #include "base/hash.h"
+#include "delta/value_check.h"
 
 namespace deltawire::delta {
 namespace {
@@ -59,7 +60,11 @@ Result<EncodedUpdate> EncodeUpdate(const format::UpdateHeader& header, const for
   parallel.For(items.size(), [&](uint64_t i) {
     Item& item = items[i];
     if (item.block->change.dense) return;
-    item.status = encoder.Encode(View(item.block->change, item.elements, item.width), item.stream);
+    const BlockChange& change = item.block->change;
+    item.status = encoder.Encode(View(change, item.elements, item.width), item.stream);
+    if (coding == codec::Coding::kStep) {
+      AppendLe(ValueCheck(change.new_bits, change.uncertain_new), item.stream);
+    }
   });
 
   EncodedUpdate update;

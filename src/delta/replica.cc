@@ -4,6 +4,8 @@
 
 #include <numeric>
 
+#include "delta/value_check.h"
+
 namespace deltawire::delta {
 namespace {
 
@@ -141,6 +143,14 @@ Result<StagedBlock> Replica::StageSparse(const DecodedBlock& decoded) const {
   Bytes new_changed(old_changed.size());
   Bytes new_uncertain(old_uncertain.size());
   codec::Resolve(changes, old_changed, old_uncertain, new_changed, new_uncertain);
+
+  if (decoded.value_check && *decoded.value_check != ValueCheck(new_changed, new_uncertain)) {
+    return Fail(Code::kWrongBase,
+                "{}: the update's bytes are intact and start from this receiver's version, but lead to other values than "
+                "the publisher has: some elements no longer hold that version's bits; verify, and recover through an "
+                "anchor",
+                Where(decoded.tensor, decoded.block));
+  }
 
   StagedBlock out = MergeStaged(staged, changes.changed, live_changed, new_changed, width);
   if (!changes.uncertain.empty()) {
