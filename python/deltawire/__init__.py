@@ -1,11 +1,11 @@
 """deltawire keeps rollout engines bit-identical to their trainer by sending only the weights that changed.
 
-    pub = deltawire.Publisher(model, optimizer, "/shared/run7", base="models/Qwen3-8B")
-    optimizer.step()
-    version = pub.publish()
+pub = deltawire.Publisher(model, optimizer, "/shared/run7", base="models/Qwen3-8B")
+optimizer.step()
+version = pub.publish()
 
-    sub = deltawire.Subscriber("/shared/run7", model)
-    sub.update()
+sub = deltawire.Subscriber("/shared/run7", model)
+sub.update()
 """
 
 from typing import TYPE_CHECKING, Any

@@ -37,7 +37,9 @@ def unwrap_optimizers(
         while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
             inner = inner.optimizer
         if not isinstance(inner, torch.optim.Optimizer):
-            raise make("invalid_argument", f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer")
+            raise make(
+                "invalid_argument", f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer"
+            )
         out.append(inner)
     return out
 
@@ -45,7 +47,8 @@ def unwrap_optimizers(
 def group_refusal(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> str:
     """Why a group's steps can't be inverted; empty if they can. The flags may change between steps."""
     if type(optimizer) is not torch.optim.AdamW:
-        return f"the optimizer is {type(optimizer).__module__}.{type(optimizer).__qualname__}, not torch.optim.AdamW"
+        kind = type(optimizer)
+        return f"the optimizer is {kind.__module__}.{kind.__qualname__}, not torch.optim.AdamW"
     for flag in ("amsgrad", "differentiable", "capturable"):
         if group.get(flag):
             return f"its parameter group has {flag}=True"
@@ -101,7 +104,9 @@ def _choose_one(
         return Choice("snapshot", "asked for", optimizer, parameter)
     reason = group_refusal(optimizer, group)
     if not reason and (entry.tensor.dtype != torch.float32 or served != "BF16"):
-        reason = f"inversion needs F32 weights served as BF16, not {dtype_name(entry.tensor.dtype)} as {served}"
+        reason = (
+            f"inversion needs F32 weights served as BF16, not {dtype_name(entry.tensor.dtype)} as {served}"
+        )
     if not reason and (wrong := moments_refusal(optimizer, parameter)):
         reason = wrong
     if reason:

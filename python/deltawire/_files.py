@@ -27,5 +27,5 @@ def apply(
     *,
     threads: int = 0,
 ) -> Version:
-    """Writes to ``out``, which must not exist, the checkpoint that ``patch`` makes of ``base``; proved before it appears."""
+    """Writes to ``out``, which must not exist, what ``patch`` makes of ``base``, once it is proved."""
     return Version._of(_core.apply(os.fspath(base), os.fspath(patch), os.fspath(out), threads))

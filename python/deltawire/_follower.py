@@ -54,7 +54,7 @@ class Follower:
         return self._error
 
     def stop(self) -> None:
-        """Ends the following after the commit in progress, if any. Raises the error that had ended it before."""
+        """Ends the following after the commit in progress, if any. Raises what had ended it before."""
         self._halt()
         self._raise_once()
 
@@ -112,7 +112,7 @@ class Follower:
         newest = self._core.newer_version(than, _WAIT_MS, self._poll_ms, self._cancel)
         if newest is None or self._stopped.is_set():
             return
-        with subscriber._lock:
+        with subscriber._calls.lock:
             if subscriber.pinned:
                 return
             subscriber.stage()

@@ -1,7 +1,8 @@
-"""The canonical tensors of a torch module: the names, ties and buffers that ``save_pretrained`` would write."""
+"""The canonical tensors of a torch module: the names, ties and buffers that ``save_pretrained`` writes."""
 
 from __future__ import annotations
 
+import itertools
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ class ModelTensor:
 
 
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The module behind torch.compile and data-parallel wrappers, whose own names are not the checkpoint's."""
+    """The module behind torch.compile and data-parallel wrappers, whose names are not the checkpoint's."""
     while True:
         if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
             model = model.module
@@ -50,20 +51,23 @@ def state_names(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
         if not isinstance(tensor, torch.Tensor):
             raise make(
                 "unsupported",
-                f"state {name} is a {type(tensor).__name__}, not a tensor; checkpoints of tensors only are published",
+                f"state {name} is a {type(tensor).__name__}; a published state is all tensors",
             )
         check_plain(name, tensor)
         if placement(tensor) not in live:
             raise make(
                 "unsupported",
-                f"tensor {name}: state_dict() gives a copy or a view, not the live tensor; publish the module inside",
+                f"tensor {name}: state_dict() gives a copy, not the live tensor; publish the module inside",
             )
         named.append((name, tensor))
     return named
 
 
 def walk(model: torch.nn.Module) -> list[ModelTensor]:
-    """The canonical tensors, ties once, in the order of the state dict. Refuses what it can't name or separate."""
+    """The canonical tensors, ties once, in the order of the state dict.
+
+    Refuses what it can't name or separate.
+    """
     named = state_names(model)
     check_saved_names(model, named)
     tied_patterns = _tied_patterns(model)
@@ -91,8 +95,10 @@ def _tied_patterns(model: torch.nn.Module) -> list[str]:
 
 
 def _kept_name(names: list[str], tied_patterns: list[str]) -> str:
-    """Of names for one tensor, the one that save_pretrained keeps: it drops declared ties, in sorted order, but
-    never all of them."""
+    """Of names for one tensor, the one that save_pretrained keeps.
+
+    It drops declared ties, in sorted order, but never all of them.
+    """
     dropped: set[str] = set()
     declared = [name for name in sorted(names) if any(re.search(pattern, name) for pattern in tied_patterns)]
     dropped.update(declared if len(declared) < len(names) else declared[:-1])
@@ -100,7 +106,7 @@ def _kept_name(names: list[str], tied_patterns: list[str]) -> str:
 
 
 def check_saved_names(model: torch.nn.Module, named: list[tuple[str, torch.Tensor]]) -> None:
-    """Refuses models that save_pretrained writes under other names or in other shapes than they have in memory."""
+    """Refuses models that have other names or shapes in memory than save_pretrained writes."""
     if not hasattr(model, "save_pretrained") or not hasattr(model, "config"):
         return
     try:
@@ -115,8 +121,8 @@ def check_saved_names(model: torch.nn.Module, named: list[tuple[str, torch.Tenso
         new = ", ".join(sorted(name for name in saved if name not in held)[:3])
         raise make(
             "unsupported",
-            f"{len(renamed)} tensors of {type(model).__name__} have other names or shapes in memory than in its "
-            f"checkpoint ({examples} ... are saved as {new} ...); such models are unsupported until layouts map them",
+            f"{len(renamed)} tensors of {type(model).__name__} have other names or shapes in memory than in "
+            f"its checkpoint ({examples} ... are saved as {new} ...); unsupported until layouts map them",
         )
 
 
@@ -129,7 +135,7 @@ def check_overlap(tensors: Iterable[ModelTensor]) -> None:
             by_storage.setdefault(storage, []).append(entry)
     for entries in by_storage.values():
         spans = sorted(((*_byte_span(entry.tensor), entry) for entry in entries), key=lambda span: span[:2])
-        for (_, end, first), (start, _, second) in zip(spans, spans[1:], strict=False):
+        for (_, end, first), (start, _, second) in itertools.pairwise(spans):
             if start < end and _share_bytes(first.tensor, second.tensor):
                 raise make(
                     "unsupported",

@@ -93,7 +93,10 @@ class OptimizerHooks:
     def keep_order(self) -> None:
         """Last before the update and first after it: other hooks may edit weights too (EMA swaps)."""
         for handle, name, last in zip(
-            self._handles, ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"), (True, False), strict=True
+            self._handles,
+            ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
+            (True, False),
+            strict=True,
         ):
             hooks = getattr(self.optimizer, name, None)
             if hooks is not None and handle.id in hooks:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _core
+from ._calls import Calls
 from ._detector import choose, unwrap_optimizers
 from ._errors import Error, make
 from ._model import ModelTensor, state_names, unwrap, walk
@@ -44,20 +44,22 @@ _ANCHOR_FILES = (
 class Publisher:
     """Publishes a model's serving weights, version by version, to a store that engines follow.
 
-    ``model``: the torch module that is trained. ``optimizer``: its optimizer, a list of them, or None; hooks on it
-    observe each step, so that no copy of the old weights is needed where inversion applies. ``url``: a folder.
+    ``model``: the torch module that is trained. ``optimizer``: its optimizer, a list of them, or None; hooks
+    on it observe each step, so that no copy of the old weights is needed where inversion applies. ``url``: a
+    folder.
 
-    ``base``: a checkpoint (folder or file) that engines already have: version 0 is then a patch on it; without it a
-    full checkpoint is written. ``detector``: "auto", "inversion" (an error where it can't be) or "snapshot".
-    ``dtype``: what engines are served; default BF16 for FP32 parameters, everything else as stored. A torch dtype
-    or a name for all floating parameters, or a dict from whole-name patterns to dtypes (None: as stored).
-    ``codings``: "step", "absolute"; one part is written for each. ``run``: identity of the run, random by default.
-    ``resume``: go on with the run that is there; the dict from ``state_dict()`` makes sure that it is this trainer's.
-    ``anchor_every``: a full checkpoint beside every Nth version. ``single_writer``: you vouch that nobody else writes
-    (for stores that can't tell). ``threads``: 0 for one a core.
+    ``base``: a checkpoint (folder or file) that engines already have; version 0 is then a patch on it.
+    Without it a full checkpoint is written. ``detector``: "auto", "inversion" (an error where it can't
+    be) or "snapshot". ``dtype``: what engines are served; default BF16 for FP32 parameters, everything
+    else as stored. A torch dtype or a name for all floating parameters, or a dict from whole-name
+    patterns to dtypes (None: as stored). ``codings``: "step", "absolute"; one part is written for each.
+    ``run``: identity of the run, random by default. ``resume``: go on with the run that is there; given
+    what ``state_dict()`` returned, only if the weights are the ones of then. ``anchor_every``: a full
+    checkpoint beside every Nth version. ``single_writer``: you vouch that nobody else writes (for stores
+    that can't tell). ``threads``: 0 for one a core.
 
-    Opening publishes version 0, or on resume the version that goes on. Threads: calls are serialised by a lock, but
-    nobody may write weights during a call.
+    Opening publishes version 0, or on resume the version that goes on. Threads: calls are serialised by a
+    lock, but nobody may write weights during a call.
     """
 
     def __init__(
@@ -77,14 +79,13 @@ class Publisher:
         threads: int = 0,
         _backend: str = "auto",
     ) -> None:
-        self._lock = threading.RLock()
-        self._closed = False
-        self._failures = 0
-        self._last_failed = False
+        self._calls = Calls("publisher")
         self._model = unwrap(model)
         self._tensors = walk(self._model)
         if not self._tensors:
-            raise make("invalid_argument", f"{type(self._model).__name__} has no parameters or buffers to publish")
+            raise make(
+                "invalid_argument", f"{type(self._model).__name__} has no parameters or buffers to publish"
+            )
         base_path = os.fspath(base) if base is not None else None
         rule = ServingRule(dtype, base_path, self._tensors)
         served = [rule.served(entry) for entry in self._tensors]
@@ -123,6 +124,7 @@ class Publisher:
             # Torch operations run where the caller's current stream is: on its thread.
             threads=threads if on_host else 1,
         )
+        self._run = self._core.run
         self._version = Version._of(self._core.opened)
         self._audit = _step_audit(self._tensors, self._choices)
         self._hooks = [OptimizerHooks(each) for each in optimizers]
@@ -136,10 +138,11 @@ class Publisher:
     def publish(self, wait: bool = True) -> Version:
         """Publishes the present serving weights as the next version.
 
-        With ``wait=False`` it returns as soon as everything is encoded and uploads in the background; ``flush()`` or
-        the next call waits and raises its error. After an error nothing is lost: the next version carries it all.
+        With ``wait=False`` it returns as soon as everything is encoded and uploads in the background;
+        ``flush()`` or the next call waits and raises its error. After an error nothing is lost: the next
+        version carries it all.
         """
-        with self._calling():
+        with self._calls():
             self._check_model()
             self._core.check_steps(counters(self._choices))
             self._version = Version._of(self._core.publish(wait))
@@ -149,18 +152,18 @@ class Publisher:
 
     def flush(self) -> None:
         """Waits until everything published is durable; raises the error of a background upload."""
-        with self._calling():
+        with self._calls():
             self._core.flush()
 
     def anchor(self) -> None:
         """Writes the newest version's full checkpoint. The weights must still be that version's."""
-        with self._calling():
+        with self._calls():
             self._check_model()
             self._core.write_anchor()
 
     def audit(self) -> AuditReport:
         """Rebuilds the newest version from the store and compares it with the live weights, bit by bit."""
-        with self._calling():
+        with self._calls():
             self._check_model()
             return AuditReport._of(self._core.audit())
 
@@ -179,7 +182,7 @@ class Publisher:
     @property
     def run(self) -> str:
         """Identity of the run."""
-        return self._core.run
+        return self._run
 
     @property
     def detectors(self) -> dict[str, tuple[str, str]]:
@@ -191,31 +194,30 @@ class Publisher:
 
     def state_dict(self) -> dict[str, Any]:
         """To save with the trainer's checkpoint and to give as ``resume=`` later. Reads all weights once."""
-        with self._calling():
+        with self._calls():
             self._check_model()
             run, number, digest = self._core.state()
             return {"run": run, "number": number, "digest": digest}
 
     def metrics(self) -> dict[str, float]:
-        """A flat dict for a metrics logger: the newest version's, and the publisher's own. Always the same keys."""
-        with self._lock:
+        """A flat dict for a metrics logger, always with the same keys: the newest version's and its own."""
+        with self._calls.lock:
             out = version_metrics(self._version)
-            out["deltawire/failed"] = float(self._last_failed)
-            out["deltawire/failures_total"] = float(self._failures)
-            out["deltawire/memory_bytes"] = 0.0 if self._closed else float(self._core.memory_bytes)
+            out |= self._calls.metrics()
+            out["deltawire/memory_bytes"] = 0.0 if self._calls.closed else float(self._core.memory_bytes)
             return out
 
     # Life cycle
 
     def close(self) -> None:
-        """Waits for uploads, raises their error, and stops observing the optimizer. Further calls do nothing."""
-        with self._lock:
-            if self._closed:
+        """Waits for uploads, raises their error, and stops observing the optimizer. May be repeated."""
+        with self._calls.lock:
+            if self._calls.closed:
                 return
             try:
                 self._core.flush()
             finally:
-                self._closed = True
+                self._calls.closed = True
                 self._finalizer()
                 if self._audit is not None:
                     self._audit.finish()
@@ -235,14 +237,14 @@ class Publisher:
             _LOG.exception("closing the publisher failed")
 
     def __repr__(self) -> str:
-        return f"<deltawire.Publisher run={self.run} version={self._version.number} tensors={len(self._tensors)}>"
+        return f"<deltawire.Publisher run={self._run} version={self._version.number}>"
 
     # Called by the optimizer's hooks
 
     def before_step(self) -> None:
         """Private: an optimizer is about to step."""
-        with self._lock:
-            if self._closed:
+        with self._calls.lock:
+            if self._calls.closed:
                 return
             self._check_places()
             self._core.before_step()
@@ -251,8 +253,8 @@ class Publisher:
 
     def after_step(self, optimizer: torch.optim.Optimizer, hypers: dict[int, Hyper | str]) -> None:
         """Private: that optimizer has stepped."""
-        with self._lock:
-            if self._closed:
+        with self._calls.lock:
+            if self._calls.closed:
                 return
             self._core.after_step(observed_steps(optimizer, self._choices, hypers, self._fresh_views()))
             if self._audit is not None:
@@ -265,9 +267,6 @@ class Publisher:
     def _fresh_views(self) -> Views:
         # Optimizer state may be replaced at any step, and its address used again.
         return Views(torch_ops=self._views.torch_ops)
-
-    def _calling(self) -> _Call:
-        return _Call(self)
 
     def _name_places(self) -> dict[str, Placement]:
         return {name: placement(tensor) for name, tensor in state_names(self._model)}
@@ -289,7 +288,9 @@ class Publisher:
                 "mismatch",
                 "the model's tensors are not those of the run: "
                 + "; ".join(
-                    f"{what} {', '.join(names)}" for what, names in (("missing", missing), ("new", extra)) if names
+                    f"{what} {', '.join(names)}"
+                    for what, names in (("missing", missing), ("new", extra))
+                    if names
                 )
                 + "; a run has one set of names: close this publisher and start a new run",
             )
@@ -303,26 +304,6 @@ class Publisher:
         _LOG.info("run %s, version %d: served %s", self.run, self._version.number, rule)
         for (method, reason), count in sorted(uses.items()):
             _LOG.info("%d tensors watched by %s: %s", count, method, reason)
-
-
-class _Call:
-    """One call of the user: serialised, refused after close, counted when it fails."""
-
-    def __init__(self, publisher: Publisher) -> None:
-        self._publisher = publisher
-
-    def __enter__(self) -> None:
-        self._publisher._lock.acquire()
-        if self._publisher._closed:
-            self._publisher._lock.release()
-            raise make("invalid_argument", "this publisher is closed; open a new one with resume=")
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._publisher._last_failed = kind is not None
-        self._publisher._failures += kind is not None
-        self._publisher._lock.release()
 
 
 def _shut_down(core: _core.Publisher, hooks: list[OptimizerHooks]) -> None:
@@ -340,8 +321,9 @@ def _moved(name: str, known: Placement, now: Placement) -> Error:
     )
     return make(
         "mismatch",
-        f"tensor {name} is not where it was when the publisher was opened: {change} (model.to(), p.data = ..., "
-        "resize). Write into it in place, or close this publisher and open a new one with resume=True",
+        f"tensor {name} is not where it was when the publisher was opened: {change} (model.to(), "
+        "p.data = ..., resize). Write into it in place, or close this publisher and open a new one with "
+        "resume=True",
     )
 
 
@@ -352,7 +334,8 @@ def _continuity(resume: bool | Mapping[str, Any]) -> tuple[str, int, str] | None
         return str(resume["run"]), int(resume["number"]), str(resume["digest"])
     except (KeyError, TypeError, ValueError) as e:
         raise make(
-            "invalid_argument", "resume= is True, False, or what Publisher.state_dict() returned (run, number, digest)"
+            "invalid_argument",
+            "resume= is True, False, or what Publisher.state_dict() returned (run, number, digest)",
         ) from e
 
 

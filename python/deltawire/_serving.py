@@ -37,14 +37,15 @@ def parse_dtype(rule: DtypeRule, where: str) -> str | None:
 
 
 class ServingRule:
-    """``base`` (the checkpoint that engines have) decides if given; otherwise ``dtype``, else the default rule."""
+    """``base`` (the checkpoint that engines have) decides if given; else ``dtype``, else the default rule."""
 
     def __init__(
         self, dtype: DtypeRule | Mapping[str, DtypeRule], base: str | None, tensors: list[ModelTensor]
     ) -> None:
         if base is not None and dtype is not None:
             raise make(
-                "invalid_argument", "give base= or dtype=, not both: the dtypes of the base are what engines serve"
+                "invalid_argument",
+                "give base= or dtype=, not both: the dtypes of the base are what engines serve",
             )
         self._base: dict[str, str] | None = None
         self._rules: dict[str, str | None] = {}
@@ -57,7 +58,9 @@ class ServingRule:
             self._rules = {name: parse_dtype(rule, f"dtype[{name!r}]") for name, rule in dtype.items()}
             for pattern in self._rules:
                 if not any(_matches(pattern, entry) for entry in tensors):
-                    raise make("not_found", f"dtype rule {pattern!r} matches no tensor; rules match whole names")
+                    raise make(
+                        "not_found", f"dtype rule {pattern!r} matches no tensor; rules match whole names"
+                    )
         elif dtype is not None:
             self._float = parse_dtype(dtype, "dtype") or self._float
         rules = [f"{pattern} as {served or 'stored'}" for pattern, served in self._rules.items()]

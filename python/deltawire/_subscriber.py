@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from . import _core
+from ._calls import Calls
 from ._errors import make
 from ._follower import Follower
 from ._types import Version, version_metrics
@@ -22,11 +22,12 @@ class Subscriber:
     """Keeps a target at one version of a run, known by number and digest, and moves it to newer ones.
 
     ``target``: a torch module (its parameters and buffers are written in place), a checkpoint folder, or a
-    .safetensors file. ``run``: refuse any other run; otherwise the first seen is kept to. ``codings``: which may be
-    used. ``threads``: 0 for one a core.
+    .safetensors file. ``run``: refuse any other run; otherwise the first seen is kept to. ``codings``:
+    which may be used. ``threads``: 0 for one a core.
 
-    ``stage()`` fetches, checks and proves without touching the target; ``commit()`` writes; ``update()`` is both.
-    After any error but ``EngineError`` the target holds what it held before. Calls are serialised by a lock.
+    ``stage()`` fetches, checks and proves without touching the target; ``commit()`` writes; ``update()`` does
+    both. After any error but ``EngineError`` the target holds what it held before. Calls are serialised by a
+    lock.
     """
 
     def __init__(
@@ -39,10 +40,7 @@ class Subscriber:
         threads: int = 0,
         _backend: str = "auto",
     ) -> None:
-        self._lock = threading.RLock()
-        self._closed = False
-        self._failures = 0
-        self._last_failed = False
+        self._calls = Calls("subscriber", self._raise_what_ended_following)
         self._follower: Follower | None = None
         targets: list[tuple[str, _core.Tensor]] = []
         folder = None
@@ -72,37 +70,39 @@ class Subscriber:
     # Versions
 
     def stage(self, version: int | None = None) -> Version:
-        """Fetches, checks and proves everything up to ``version`` (None: the newest). The target is only read.
+        """Fetches, checks and proves everything up to ``version`` (None: the newest).
 
-        Returns the version that ``commit()`` would make live.
+        The target is only read. Returns the version that ``commit()`` would make live.
         """
-        with self._calling():
+        with self._calls():
             return Version._of(self._core.stage(version))
 
     def commit(self) -> Version:
         """The pause: writes what is staged."""
-        with self._calling():
+        with self._calls():
             return self._made_live(self._core.commit())
 
     def update(self, version: int | None = None) -> Version:
         """``stage()`` and ``commit()``."""
-        with self._calling():
+        with self._calls():
             return self._made_live(self._core.update(version))
 
     def rollback(self) -> Version:
-        """Back to the version before the last commit, once. Newer versions are then refused until ``unpin()`` or an
-        explicit number."""
-        with self._calling():
+        """Back to the version before the last commit, once.
+
+        Newer versions are then refused until ``unpin()`` or an explicit number.
+        """
+        with self._calls():
             return self._made_live(self._core.rollback())
 
     def unpin(self) -> None:
         """Follows newer versions again after ``rollback()``."""
-        with self._calling():
+        with self._calls():
             self._core.unpin()
 
     def verify(self) -> None:
-        """Reads every live bit again; ``EngineError`` names the tensors that differ from what was committed."""
-        with self._calling():
+        """Reads every live bit again; ``EngineError`` names the tensors that are not what was committed."""
+        with self._calls():
             self._core.verify()
 
     def follow(
@@ -113,11 +113,11 @@ class Subscriber:
     ) -> Follower:
         """Keeps up with the run in a background thread until ``stop()``.
 
-        ``pause()`` gives a context manager that is entered around each commit: the engine holds still inside it.
-        ``on_commit(version)`` is called after it. An error ends the following and is raised by ``stop()`` and by the
-        subscriber's next call.
+        ``pause()`` gives a context manager that is entered around each commit: the engine holds still inside.
+        ``on_commit(version)`` is called after it. An error ends the following and is raised by ``stop()`` and
+        by the subscriber's next call.
         """
-        with self._calling():
+        with self._calls():
             if self._follower is not None and self._follower.running:
                 raise make("invalid_argument", "this subscriber is being followed already; stop() that first")
             self._follower = Follower(self, self._core, poll_seconds, on_commit, pause)
@@ -134,35 +134,34 @@ class Subscriber:
     @property
     def digest(self) -> str:
         """State digest of the live bits, as proved."""
-        with self._calling():
+        with self._calls(counted=False):
             return self._core.digest
 
     @property
     def run(self) -> str | None:
         """The run that this subscriber keeps to; None before one has been seen."""
-        with self._lock:
+        with self._calls.lock:
             return self._core.run or None
 
     @property
     def pinned(self) -> bool:
         """Whether ``rollback()`` holds it at its version."""
-        with self._lock:
+        with self._calls.lock:
             return self._core.pinned
 
     @property
     def unmanaged(self) -> list[str]:
-        """Tensors of the target that the run does not manage (rotary caches ...); empty before the first stage."""
-        with self._lock:
+        """Tensors of the target that the run does not manage (rotary caches); empty before the first."""
+        with self._calls.lock:
             return self._core.unmanaged
 
     def metrics(self) -> dict[str, float]:
-        """A flat dict for a metrics logger: the last update's, and the subscriber's own. Always the same keys."""
-        with self._lock:
+        """A flat dict for a metrics logger, always with the same keys: the last update's and its own."""
+        with self._calls.lock:
             out = version_metrics(self._last)
-            out["deltawire/failed"] = float(self._last_failed)
-            out["deltawire/failures_total"] = float(self._failures)
-            out["deltawire/refusals_total"] = 0.0 if self._closed else float(self._core.refusals)
-            out["deltawire/memory_bytes"] = 0.0 if self._closed else float(self._core.memory_bytes)
+            out |= self._calls.metrics()
+            out["deltawire/refusals_total"] = 0.0 if self._calls.closed else float(self._core.refusals)
+            out["deltawire/memory_bytes"] = 0.0 if self._calls.closed else float(self._core.memory_bytes)
             return out
 
     # Life cycle
@@ -171,9 +170,9 @@ class Subscriber:
         """Stops following and lets go of the target. Further calls are refused."""
         if self._follower is not None:
             self._follower._halt()
-        with self._lock:
-            if not self._closed:
-                self._closed = True
+        with self._calls.lock:
+            if not self._calls.closed:
+                self._calls.closed = True
                 self._core.close()
 
     def __enter__(self) -> Subscriber:
@@ -194,32 +193,6 @@ class Subscriber:
         self._version = None if live is None else self._last
         return self._last
 
-    def _calling(self) -> _Call:
-        return _Call(self)
-
-
-class _Call:
-    """One call of the user: serialised, refused after close, counted when it fails."""
-
-    def __init__(self, subscriber: Subscriber) -> None:
-        self._subscriber = subscriber
-
-    def __enter__(self) -> None:
-        subscriber = self._subscriber
-        subscriber._lock.acquire()
-        try:
-            if subscriber._closed:
-                raise make("invalid_argument", "this subscriber is closed")
-            follower = subscriber._follower
-            if follower is not None and not follower._is_this_thread():
-                follower._raise_once()
-        except BaseException:
-            subscriber._lock.release()
-            raise
-
-    def __exit__(
-        self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._subscriber._last_failed = kind is not None
-        self._subscriber._failures += kind is not None
-        self._subscriber._lock.release()
+    def _raise_what_ended_following(self) -> None:
+        if self._follower is not None and not self._follower._is_this_thread():
+            self._follower._raise_once()

@@ -54,7 +54,10 @@ def placement(tensor: torch.Tensor) -> Placement:
 
 
 class Views:
-    """Makes core tensors; views of one storage share one memory. ``torch_ops``: take the torch path on the CPU too."""
+    """Makes core tensors; views of one storage share one memory.
+
+    ``torch_ops``: the torch path for tensors on the CPU too.
+    """
 
     def __init__(self, torch_ops: bool = False) -> None:
         self.torch_ops = torch_ops
@@ -98,4 +101,6 @@ def check_plain(name: str, tensor: Any) -> None:
     if tensor.device.type == "meta":
         raise make("unsupported", f"tensor {name} is on the meta device; load the model's weights first")
     if tensor.is_conj() or tensor.is_neg():
-        raise make("unsupported", f"tensor {name} is a lazy conjugate or negative view; call resolve_conj() first")
+        raise make(
+            "unsupported", f"tensor {name} is a lazy conjugate or negative view; call resolve_conj() first"
+        )

@@ -1,7 +1,7 @@
-"""The kernel table for tensors on any device, in torch operations (kernels/ref has the definition of every result).
+"""The kernel table for tensors on any device, in torch operations; kernels/ref defines every result.
 
-A call sees at most one block (2^21 elements). Host arrays are writable memoryviews that end with the call; only
-results cross. Integer arithmetic of torch wraps, so int64 serves as arithmetic modulo 2^64.
+A call sees at most one block (2^21 elements). Host arrays are writable memoryviews that end with the call;
+only results cross. Integer arithmetic of torch wraps, so int64 serves as arithmetic modulo 2^64.
 """
 
 from __future__ import annotations

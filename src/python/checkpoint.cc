@@ -36,7 +36,8 @@ pubsub::Version Diff(const std::string& old_path, const std::string& new_path, c
   return OrThrow(WithoutGil([&] { return pubsub::DiffCheckpoints(old_path, new_path, out, options); }));
 }
 
-pubsub::Version Apply(const std::string& base, const std::string& patch, const std::string& out, int threads) {
+pubsub::Version Apply(const std::string& base, const std::string& patch, const std::string& out,
+                      int threads) {
   pubsub::PatchOptions options;
   options.parallel = Parallel(threads);
   return OrThrow(WithoutGil([&] { return pubsub::ApplyPatch(base, patch, out, options); }));
@@ -45,8 +46,10 @@ pubsub::Version Apply(const std::string& base, const std::string& patch, const s
 }  // namespace
 
 void BindCheckpoint(nb::module_& module) {
-  module.def("checkpoint_tensors", &CheckpointTensors, nb::arg("path"), "(name, dtype, shape), sorted by name.");
-  module.def("diff", &Diff, nb::arg("old"), nb::arg("new"), nb::arg("out"), nb::arg("coding"), nb::arg("threads"));
+  module.def("checkpoint_tensors", &CheckpointTensors, nb::arg("path"),
+             "(name, dtype, shape), sorted by name.");
+  module.def("diff", &Diff, nb::arg("old"), nb::arg("new"), nb::arg("out"), nb::arg("coding"),
+             nb::arg("threads"));
   module.def("apply", &Apply, nb::arg("base"), nb::arg("patch"), nb::arg("out"), nb::arg("threads"));
 }
 

@@ -7,8 +7,8 @@
 
 namespace deltawire::python {
 
-// May be called from any thread, also one that Python has never seen: it takes the GIL. So whoever waits for the
-// core's threads must not hold it (WithoutGil). What a handler raises goes to sys.unraisablehook.
+// May be called from any thread, also one that Python has never seen: it takes the GIL. So whoever waits for
+// the core's threads must not hold it (WithoutGil). What a handler raises goes to sys.unraisablehook.
 class PythonLog final : public LogSink {
  public:
   PythonLog();

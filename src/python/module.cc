@@ -4,6 +4,7 @@
 
 #include "python/checkpoint.h"
 #include "python/errors.h"
+#include "python/kernels.h"
 #include "python/publisher.h"
 #include "python/subscriber.h"
 #include "python/tensor.h"
@@ -13,6 +14,7 @@ NB_MODULE(_core, module) {
   module.attr("__version__") = DELTAWIRE_VERSION;
   deltawire::python::BindErrors(module);
   deltawire::python::BindTensor(module);
+  deltawire::python::BindKernels(module);
   deltawire::python::BindVersion(module);
   deltawire::python::BindCheckpoint(module);
   deltawire::python::BindPublisher(module);

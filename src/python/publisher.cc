@@ -29,8 +29,8 @@ namespace {
 
 using ContinuityTuple = std::tuple<std::string, uint64_t, std::string>;  // run, number, digest
 // name, aliases, live, served dtype, method, reason, counter of the optimizer
-using TensorTuple =
-    std::tuple<std::string, std::vector<std::string>, TensorRef, std::string, std::string, std::string, uint64_t>;
+using TensorTuple = std::tuple<std::string, std::vector<std::string>, TensorRef, std::string, std::string,
+                               std::string, uint64_t>;
 // index, step, (lr, weight decay, beta1, beta2, eps), m, v, refusal
 using StepTuple = std::tuple<uint32_t, uint64_t, std::tuple<double, double, double, double, double>,
                              std::optional<TensorRef>, std::optional<TensorRef>, std::string>;
@@ -96,7 +96,8 @@ std::unique_ptr<PublisherHandle> OpenPublisher(
 
   std::vector<pubsub::PublishedTensor> published;
   for (const auto& [name, aliases, live, served, method, reason, step] : tensors) {
-    published.push_back({name, aliases, live.view, DtypeOrThrow(served), MethodFromName(method), reason, step});
+    published.push_back(
+        {name, aliases, live.view, DtypeOrThrow(served), MethodFromName(method), reason, step});
   }
   handle->publisher = OrThrow(WithoutGil([&]() -> Result<std::unique_ptr<pubsub::Publisher>> {
     DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
@@ -154,7 +155,9 @@ void BindPublisher(nb::module_& module) {
       .def("after_step", &AfterStep, nb::arg("steps"))
       .def(
           "check_steps",
-          [](PublisherHandle& self, const std::vector<uint64_t>& steps) { self.publisher->CheckSteps(steps); },
+          [](PublisherHandle& self, const std::vector<uint64_t>& steps) {
+            self.publisher->CheckSteps(steps);
+          },
           nb::arg("steps"))
       .def(
           "publish",
@@ -162,13 +165,15 @@ void BindPublisher(nb::module_& module) {
             return OrThrow(WithoutGil([&] { return self.publisher->Publish(durable); }));
           },
           nb::arg("durable"))
-      .def("flush", [](PublisherHandle& self) { OrThrow(WithoutGil([&] { return self.publisher->Flush(); })); })
+      .def("flush",
+           [](PublisherHandle& self) { OrThrow(WithoutGil([&] { return self.publisher->Flush(); })); })
       .def("write_anchor",
            [](PublisherHandle& self) { OrThrow(WithoutGil([&] { return self.publisher->WriteAnchor(); })); })
       .def("state", &State)
       .def("close", &PublisherHandle::Close, "Nothing else may be called afterwards.")
-      .def("audit",
-           [](PublisherHandle& self) { return OrThrow(WithoutGil([&] { return self.publisher->Audit(); })); });
+      .def("audit", [](PublisherHandle& self) {
+        return OrThrow(WithoutGil([&] { return self.publisher->Audit(); }));
+      });
 }
 
 }  // namespace deltawire::python

@@ -43,11 +43,10 @@ struct SubscriberHandle {
   }
 };
 
-std::unique_ptr<SubscriberHandle> OpenSubscriber(const std::string& url,
-                                                 const std::vector<std::pair<std::string, TensorRef>>& targets,
-                                                 const std::optional<std::string>& folder,
-                                                 const std::optional<std::string>& run,
-                                                 const std::optional<std::vector<std::string>>& codings, int threads) {
+std::unique_ptr<SubscriberHandle> OpenSubscriber(
+    const std::string& url, const std::vector<std::pair<std::string, TensorRef>>& targets,
+    const std::optional<std::string>& folder, const std::optional<std::string>& run,
+    const std::optional<std::vector<std::string>>& codings, int threads) {
   auto handle = std::make_unique<SubscriberHandle>();
   pubsub::SubscriberOptions options;
   options.run = run;
@@ -78,18 +77,21 @@ void BindSubscriber(nb::module_& module) {
       .def(nb::init<>())
       .def("cancel", [](std::stop_source& self) { self.request_stop(); });
   nb::class_<SubscriberHandle>(module, "Subscriber")
-      .def(nb::new_(&OpenSubscriber), nb::arg("url"), nb::arg("targets"), nb::kw_only(), nb::arg("folder").none(),
-           nb::arg("run").none(), nb::arg("codings").none(), nb::arg("threads"))
+      .def(nb::new_(&OpenSubscriber), nb::arg("url"), nb::arg("targets"), nb::kw_only(),
+           nb::arg("folder").none(), nb::arg("run").none(), nb::arg("codings").none(), nb::arg("threads"))
       .def_prop_ro("version", [](const SubscriberHandle& self) { return self.subscriber->version(); })
       .def_prop_ro("run", [](const SubscriberHandle& self) { return self.subscriber->run(); })
       .def_prop_ro("unmanaged", [](const SubscriberHandle& self) { return self.subscriber->unmanaged(); })
-      .def_prop_ro("digest", [](const SubscriberHandle& self) { return OrThrow(self.subscriber->digest()).Hex(); })
+      .def_prop_ro("digest",
+                   [](const SubscriberHandle& self) { return OrThrow(self.subscriber->digest()).Hex(); })
       .def_prop_ro("has_staged", [](const SubscriberHandle& self) { return self.subscriber->has_staged(); })
       .def_prop_ro("pinned", [](const SubscriberHandle& self) { return self.subscriber->pinned(); })
       .def_prop_ro("refusals", [](const SubscriberHandle& self) { return self.subscriber->refusals(); })
-      .def_prop_ro("memory_bytes", [](const SubscriberHandle& self) { return self.subscriber->memory_bytes(); })
-      .def_prop_ro("recovered",
-                   [](const SubscriberHandle& self) { return self.folder != nullptr && self.folder->recovered(); })
+      .def_prop_ro("memory_bytes",
+                   [](const SubscriberHandle& self) { return self.subscriber->memory_bytes(); })
+      .def_prop_ro(
+          "recovered",
+          [](const SubscriberHandle& self) { return self.folder != nullptr && self.folder->recovered(); })
       .def(
           "stage",
           [](SubscriberHandle& self, std::optional<uint64_t> number) {
@@ -97,7 +99,9 @@ void BindSubscriber(nb::module_& module) {
           },
           nb::arg("number").none())
       .def("commit",
-           [](SubscriberHandle& self) { return OrThrow(WithoutGil([&] { return self.subscriber->Commit(); })); })
+           [](SubscriberHandle& self) {
+             return OrThrow(WithoutGil([&] { return self.subscriber->Commit(); }));
+           })
       .def(
           "update",
           [](SubscriberHandle& self, std::optional<uint64_t> number) {
@@ -105,16 +109,20 @@ void BindSubscriber(nb::module_& module) {
           },
           nb::arg("number").none())
       .def("rollback",
-           [](SubscriberHandle& self) { return OrThrow(WithoutGil([&] { return self.subscriber->Rollback(); })); })
+           [](SubscriberHandle& self) {
+             return OrThrow(WithoutGil([&] { return self.subscriber->Rollback(); }));
+           })
       .def("close", &SubscriberHandle::Close, "Nothing else may be called afterwards.")
       .def("unpin", [](SubscriberHandle& self) { self.subscriber->Unpin(); })
-      .def("verify", [](SubscriberHandle& self) { OrThrow(WithoutGil([&] { return self.subscriber->Verify(); })); })
+      .def("verify",
+           [](SubscriberHandle& self) { OrThrow(WithoutGil([&] { return self.subscriber->Verify(); })); })
       .def(
           "newer_version",
           [](SubscriberHandle& self, std::optional<uint64_t> than, int64_t timeout_ms, int64_t poll_ms,
              const std::stop_source& cancel) {
             const sync::WaitOptions wait{.timeout_ms = timeout_ms, .poll_ms = poll_ms};
-            return OrThrow(WithoutGil([&] { return self.subscriber->NewerVersion(than, wait, cancel.get_token()); }));
+            return OrThrow(
+                WithoutGil([&] { return self.subscriber->NewerVersion(than, wait, cancel.get_token()); }));
           },
           nb::arg("than").none(), nb::arg("timeout_ms"), nb::arg("poll_ms"), nb::arg("cancel"),
           "The only function that may run beside others.");

@@ -42,7 +42,8 @@ device::Backends PythonBackends() {
 
 Dtype DtypeOrThrow(const std::string& name) {
   const auto dtype = DtypeFromName(name);
-  if (!dtype) throw CoreError(Error(Code::kUnsupported, fmt::format("deltawire has no dtype named {}", name)));
+  if (!dtype)
+    throw CoreError(Error(Code::kUnsupported, fmt::format("deltawire has no dtype named {}", name)));
   return *dtype;
 }
 
@@ -64,9 +65,10 @@ void BindTensor(nb::module_& module) {
              "Bytes of this process; owner keeps them in place.");
   module.def("torch_memory", &TorchMemoryOf, nb::arg("storage"), nb::arg("size_bytes"),
              "A deltawire._torch_ops.Storage.");
-  nb::class_<TensorRef>(module, "Tensor", "A view of a Memory; strides in elements, dtype as safetensors names it.")
-      .def(nb::new_(&MakeTensor), nb::arg("memory"), nb::arg("offset_bytes"), nb::arg("dtype"), nb::arg("shape"),
-           nb::arg("strides"));
+  nb::class_<TensorRef>(module, "Tensor",
+                        "A view of a Memory; strides in elements, dtype as safetensors names it.")
+      .def(nb::new_(&MakeTensor), nb::arg("memory"), nb::arg("offset_bytes"), nb::arg("dtype"),
+           nb::arg("shape"), nb::arg("strides"));
 }
 
 }  // namespace deltawire::python

@@ -26,13 +26,13 @@ Result<std::shared_ptr<Memory>> TorchMemory::AllocateLike(uint64_t size_bytes) c
   try {
     return std::make_shared<TorchMemory>(storage_.attr("allocate")(size_bytes), size_bytes);
   } catch (const nb::python_error& e) {
-    return deltawire::Fail(Code::kNoSpace, "{} bytes could not be allocated on the tensor's device: {}", size_bytes,
-                           e.what());
+    return deltawire::Fail(Code::kNoSpace, "{} bytes could not be allocated on the tensor's device: {}",
+                           size_bytes, nb::str(e.value()).c_str());
   }
 }
 
-void TorchMemory::Fail(const char* method, const std::exception& e) const {
-  failure_ = Error(Code::kUnusable, fmt::format("torch operation {} failed: {}", method, e.what()));
+void TorchMemory::Fail(const char* method, const char* why) const {
+  failure_ = Error(Code::kUnusable, fmt::format("torch operation {} failed: {}", method, why));
 }
 
 }  // namespace deltawire::python

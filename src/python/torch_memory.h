@@ -11,8 +11,8 @@
 
 namespace deltawire::python {
 
-// Wraps a deltawire._torch_ops.Storage. Kernels can't fail, torch operations can: the first failure is kept for
-// Check(), and later calls are skipped so that one cause is reported. The GIL guards all state.
+// Wraps a deltawire._torch_ops.Storage. Kernels can't fail, torch operations can: the first failure is kept
+// for Check(), and later calls are skipped so that one cause is reported. The GIL guards all state.
 class TorchMemory final : public Memory {
  public:
   // With the GIL.
@@ -38,14 +38,16 @@ class TorchMemory final : public Memory {
     if (failure_) return fallback;
     try {
       return nanobind::cast<T>(storage_.attr(method)(std::forward<Args>(args)...));
+    } catch (const nanobind::python_error& e) {
+      Fail(method, nanobind::str(e.value()).c_str());
     } catch (const std::exception& e) {
-      Fail(method, e);
-      return fallback;
+      Fail(method, e.what());
     }
+    return fallback;
   }
 
  private:
-  void Fail(const char* method, const std::exception& e) const;
+  void Fail(const char* method, const char* why) const;
 
   nanobind::object storage_;
   uint64_t size_;

@@ -41,12 +41,13 @@ void Digest(Source live, Cast cast, uint32_t n, uint64_t canonical, uint64_t key
   lanes[1] += sum.second;
 }
 
-uint32_t Compare(Source old, Source live, Cast cast, uint32_t n, uint32_t* pos, void* old_bits, void* new_bits) {
+uint32_t Compare(Source old, Source live, Cast cast, uint32_t n, uint32_t* pos, void* old_bits,
+                 void* new_bits) {
   if (n == 0) return 0;
   nb::gil_scoped_acquire gil;
   const uint64_t served = kernels::ServedBytes(cast);
-  return MemoryOf(live).Call("compare", uint32_t{0}, MemoryOf(old).storage(), Signed(old.offset), Signed(live.offset),
-                             static_cast<int>(cast), n, Array(pos, uint64_t{n} * 4),
+  return MemoryOf(live).Call("compare", uint32_t{0}, MemoryOf(old).storage(), Signed(old.offset),
+                             Signed(live.offset), static_cast<int>(cast), n, Array(pos, uint64_t{n} * 4),
                              Array(old_bits, n * served), Array(new_bits, n * served));
 }
 
@@ -98,14 +99,14 @@ void InvertAdamw(Source theta, Source m, Source v, const AdamwBand& band, uint32
   if (n == 0) return;
   Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
   nb::gil_scoped_acquire gil;
-  const nb::object constants = nb::make_tuple(band.k1, band.k2, band.s, band.r, band.eps, band.a, band.b, band.c,
-                                              band.tiny_eps);
+  const nb::object constants =
+      nb::make_tuple(band.k1, band.k2, band.s, band.r, band.eps, band.a, band.b, band.c, band.tiny_eps);
   const uint64_t words = uint64_t{n} * 4, halves = uint64_t{n} * 2;
   const auto counts = MemoryOf(theta).Call(
       "invert_adamw", std::pair<uint32_t, uint32_t>{0, 0}, Signed(theta.offset), MemoryOf(m).storage(),
       Signed(m.offset), MemoryOf(v).storage(), Signed(v.offset), constants, n, Array(out->changed, words),
-      Array(out->changed_old, halves), Array(out->uncertain, words),
-      Array(out->uncertain_low, halves), Array(out->uncertain_span, n));
+      Array(out->changed_old, halves), Array(out->uncertain, words), Array(out->uncertain_low, halves),
+      Array(out->uncertain_span, n));
   out->changed_count = counts.first;
   out->uncertain_count = counts.second;
 }

@@ -1,0 +1,171 @@
+"""Checks the inversion against the truth inside the user's own loop: `deltawire doctor --audit STEPS`.
+
+Around each step the true served bits of a sample of tensors are kept, and compared with what inversion
+says of it.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import random
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from . import _core
+from ._detector import moments_refusal
+from ._observer import counters
+
+if TYPE_CHECKING:
+    from ._detector import Choice
+    from ._model import ModelTensor
+    from ._observer import Hyper
+
+_LOG = logging.getLogger("deltawire")
+SAMPLE_ELEMENTS = 1 << 24
+_BLOCK = 1 << 21
+_SEED = 0
+
+
+@dataclass
+class StepAuditReport:
+    """Element-steps. Sound: missed and wrong_old are 0."""
+
+    steps: int = 0
+    tensors: int = 0
+    elements: int = 0
+    compared: int = 0
+    changed: int = 0
+    """Really changed, by bits."""
+    missed: int = 0
+    """Changed, but neither reported nor among the small values that are always compared."""
+    excess: int = 0
+    """Reported, but unchanged: sent with correct bits."""
+    uncertain: int = 0
+    wrong_old: int = 0
+    """Certified old bits that are not the true ones."""
+    skipped: int = 0
+    """Tensor-steps to which inversion did not apply."""
+
+
+class StepAudit:
+    def __init__(
+        self, tensors: list[ModelTensor], choices: list[Choice], steps: int, report_file: str | None
+    ) -> None:
+        self._steps = steps
+        self._report_file = report_file
+        self._report: StepAuditReport | None = StepAuditReport()
+        self._kernels = _core.Kernels("cpu")
+        self._choices = choices
+        candidates = [i for i, choice in enumerate(choices) if choice.method == "inversion"]
+        random.Random(_SEED).shuffle(candidates)
+        self._sample: list[tuple[int, int]] = []
+        left = SAMPLE_ELEMENTS
+        for i in candidates:
+            if left == 0:
+                break
+            count = min(left, tensors[i].tensor.numel())
+            self._sample.append((i, count))
+            left -= count
+        self._report.tensors = len(self._sample)
+        self._report.elements = SAMPLE_ELEMENTS - left
+        self._before: dict[int, np.ndarray] = {}
+        self._steps_before: list[int] = []
+
+    def before_step(self) -> None:
+        if self._report is None:
+            return
+        self._before = {i: _served(self._head(self._weights(i), count)) for i, count in self._sample}
+        self._steps_before = counters(self._choices)
+
+    def after_step(self, optimizer: torch.optim.Optimizer, hypers: dict[int, Hyper | str]) -> None:
+        report = self._report
+        if report is None or not self._before:
+            return
+        for i, count in self._sample:
+            choice = self._choices[i]
+            if choice.optimizer is not optimizer:
+                continue
+            used = hypers.get(id(choice.parameter), "")
+            weights = self._weights(i)
+            state = optimizer.state.get(weights)
+            if not state:
+                continue
+            if isinstance(used, str) or moments_refusal(optimizer, weights):
+                report.skipped += 1
+                continue
+            theta, m, v = (self._head(x, count) for x in (weights, state["exp_avg"], state["exp_avg_sq"]))
+            step = counters([choice])[0]
+            if step == self._steps_before[i]:  # the optimizer left it alone, and so does the watch
+                report.compared += count
+                report.missed += int((self._before[i] != _served(theta)).sum())
+                continue
+            self._compare(report, self._before[i], theta, m, v, step, used)
+        self._before = {}
+        report.steps += 1
+        if report.steps == self._steps:
+            self.finish()
+
+    def finish(self) -> None:
+        """Writes and logs the report, once."""
+        report, self._report = self._report, None
+        if report is None:
+            return
+        _LOG.info("step audit: %s", json.dumps(asdict(report)))
+        if self._report_file:
+            Path(self._report_file).write_text(json.dumps(asdict(report)) + "\n")
+
+    def _weights(self, i: int) -> torch.Tensor:
+        parameter = self._choices[i].parameter
+        assert parameter is not None
+        return parameter
+
+    @staticmethod
+    def _head(tensor: torch.Tensor, count: int) -> torch.Tensor:
+        return tensor.detach().reshape(-1)[:count].to("cpu").contiguous()
+
+    def _compare(
+        self,
+        report: StepAuditReport,
+        before: np.ndarray,
+        theta: torch.Tensor,
+        m: torch.Tensor,
+        v: torch.Tensor,
+        step: int,
+        hyper: Hyper,
+    ) -> None:
+        after = _served(theta)
+        changed = before != after
+        reported = np.zeros(len(before), dtype=bool)
+        memories = [_memory(tensor) for tensor in (theta, m, v)]
+        for first in range(0, len(before), _BLOCK):
+            n = min(_BLOCK, len(before) - first)
+            _, found, old, uncertain, _, _ = self._kernels.invert_adamw(
+                *memories, 4 * first, n, step, hyper, 0, 0
+            )
+            positions = np.frombuffer(found, np.uint32) + first
+            reported[positions] = True
+            report.wrong_old += int((before[positions] != np.frombuffer(old, np.uint16)).sum())
+            reported[np.frombuffer(uncertain, np.uint32) + first] = True
+            report.uncertain += len(uncertain) // 4
+        # The watch keeps the bits of these and compares them itself (set Z).
+        size = before & 0x7FFF
+        small = (before == 0x8000) | ((size >= 1) & (size <= 0x0100))
+        report.compared += len(before)
+        report.changed += int(changed.sum())
+        report.missed += int((changed & ~reported & ~small).sum())
+        report.excess += int((reported & ~changed).sum())
+
+
+def _served(weights: torch.Tensor) -> np.ndarray:
+    return weights.to(torch.bfloat16).view(torch.int16).numpy().view(np.uint16)
+
+
+def _memory(tensor: torch.Tensor) -> _core.Memory:
+    storage = tensor.untyped_storage()
+    address = tensor.data_ptr()
+    return _core.host_memory(address, tensor.numel() * tensor.element_size(), storage)
