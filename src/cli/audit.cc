@@ -1,0 +1,119 @@
+#include "cli/audit.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+
+#include "cli/child.h"
+#include "cli/patch_options.h"
+#include "format/json.h"
+#include "tensor/memory.h"
+
+namespace deltawire::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+constexpr uint64_t kMaxReportBytes = 64u << 20;
+
+// A file name that nobody else has; removed with its owner.
+class TemporaryFile {
+ public:
+  static Result<TemporaryFile> Create() {
+    std::error_code error;
+    std::string path = (fs::temp_directory_path(error) / "deltawire-audit-XXXXXX").string();
+    const int file = mkstemp(path.data());
+    if (file < 0) return Fail(Code::kIo, "can't create {}: {}", path, std::strerror(errno));
+    close(file);
+    return TemporaryFile(std::move(path));
+  }
+  explicit TemporaryFile(std::string path) : path_(std::move(path)) {}
+  TemporaryFile(TemporaryFile&& other) noexcept : path_(std::exchange(other.path_, {})) {}
+  TemporaryFile& operator=(TemporaryFile&&) = delete;
+  ~TemporaryFile() {
+    if (!path_.empty()) unlink(path_.c_str());
+  }
+  const std::string& path() const { return path_; }
+
+ private:
+  std::string path_;
+};
+
+struct Findings {
+  uint64_t steps = 0;
+  uint64_t compared = 0;
+  uint64_t changed = 0;
+  uint64_t missed = 0;
+  uint64_t excess = 0;
+  uint64_t uncertain = 0;
+  Json report;
+};
+
+Result<Findings> ReadReport(const std::string& path) {
+  std::error_code missing;
+  if (!fs::exists(path, missing) || fs::file_size(path, missing) == 0) {
+    return Fail(Code::kNotFound,
+                "the program wrote no audit report: it must make a deltawire.Publisher and run at least the audited steps");
+  }
+  DELTAWIRE_ASSIGN(const auto file, MapFile(path, false));
+  const ByteSpan text(static_cast<const uint8_t*>(file->handle()), file->size_bytes());
+  DELTAWIRE_ASSIGN(const auto json, format::ParseJson(text, {.max_bytes = kMaxReportBytes}, "audit report"));
+  DELTAWIRE_ASSIGN(const auto object, format::JsonObject::From(json, "report"));
+  Findings found;
+  DELTAWIRE_ASSIGN(found.steps, object.Unsigned("steps"));
+  DELTAWIRE_ASSIGN(found.compared, object.Unsigned("elements_compared"));
+  DELTAWIRE_ASSIGN(found.changed, object.Unsigned("changed"));
+  DELTAWIRE_ASSIGN(found.missed, object.Unsigned("missed"));
+  DELTAWIRE_ASSIGN(found.excess, object.Unsigned("excess"));
+  DELTAWIRE_ASSIGN(found.uncertain, object.Unsigned("uncertain"));
+  found.report = Json(json);
+  return found;
+}
+
+}  // namespace
+
+Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& report_path) {
+  std::optional<TemporaryFile> temporary;
+  std::string report = report_path;
+  if (report.empty()) {
+    DELTAWIRE_ASSIGN(auto created, TemporaryFile::Create());
+    report = temporary.emplace(std::move(created)).path();
+  } else if (unlink(report.c_str()) != 0 && errno != ENOENT) {  // what an earlier audit found must not count
+    return Fail(Code::kIo, "can't remove the old report {}: {}", report, std::strerror(errno));
+  }
+  DELTAWIRE_ASSIGN(const int exit_code, RunForeground(session.trailing, {{"DELTAWIRE_AUDIT_STEPS", fmt::format("{}", steps)},
+                                                                         {"DELTAWIRE_AUDIT_REPORT", report}}));
+  const auto found = ReadReport(report);
+  if (!found) {
+    session.out.Error(found.error().code() == Code::kNotFound && exit_code != 0
+                          ? Error(Code::kNotFound, fmt::format("the program ended with {} and wrote no audit report", exit_code))
+                          : found.error());
+    return kDiffers;
+  }
+  const bool sound = found->missed == 0 && found->compared > 0;
+  if (session.out.json) {
+    Json json = {{"ok", sound && exit_code == 0}, {"command_exit", exit_code}};
+    json.update(found->report);
+    session.out.JsonLine(json);
+  } else {
+    const std::string verdict = sound ? session.out.Good("sound") : session.out.Bad("NOT SOUND");
+    session.out.Line(fmt::format("audit of {} steps: {}", found->steps, verdict));
+    session.out.Facts({{"compared", CountText(found->compared)},
+                       {"changed", ChangedText(found->changed, found->compared)},
+                       {"missed", CountText(found->missed)},
+                       {"excess", CountText(found->excess)},
+                       {"uncertain", CountText(found->uncertain)}});
+  }
+  if (found->compared == 0) session.out.Warning("nothing_compared", "the report says that no element was compared");
+  if (found->missed > 0) {
+    session.out.Warning("detector_fault", fmt::format("{} changed elements were missed; publish with detector=\"snapshot\" "
+                                                      "and report this",
+                                                      found->missed));
+  }
+  if (exit_code != 0) session.out.Warning("command_failed", fmt::format("the program ended with {}", exit_code));
+  return sound && exit_code == 0 ? kOk : kDiffers;
+}
+
+}  // namespace deltawire::cli
