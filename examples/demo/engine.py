@@ -90,12 +90,14 @@ class Engine:
             else:
                 self._generate(self._requests.popleft())
 
+    @property
+    def _idle(self) -> bool:
+        return not self._requests and self._live == self._newest and self._final_file is None
+
     def _take_orders(self) -> None:
         """Takes all waiting orders, and waits for one if there is nothing to do."""
-        idle = not self._requests and self._live == self._newest
-        while idle or self._channel.has_order:
+        while self._channel.has_order or self._idle:
             self._obey(self._channel.next_order())
-            idle = not self._requests and self._live == self._newest and self._final_file is None
 
     def _obey(self, order: Order) -> None:
         match order["order"]:

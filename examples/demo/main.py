@@ -68,7 +68,10 @@ def _parse(arguments: list[str] | None) -> argparse.Namespace:
         metavar="DIR",
         help="for the prepared base model and temporary files (default .cache/demo in the repository)",
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.json and not options.json.parent.is_dir():
+        parser.error(f"--json: there is no folder {options.json.parent}")
+    return options
 
 
 def _set_environment() -> None:
@@ -130,7 +133,7 @@ def _run(options: argparse.Namespace) -> int:
         train(settings, base, url, work_folder, run, _say)
     except Exception as error:
         if not isinstance(error, (dw.Error, EngineFailure)):
-            traceback.print_exc()  # those two say all there is to say; anything else is a fault of this program
+            traceback.print_exc()  # the messages of those two say all; anything else is our fault
         run.error = f"{type(error).__name__}: {error}"
     finally:
         shutil.rmtree(work_folder, ignore_errors=True)
