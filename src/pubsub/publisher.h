@@ -126,7 +126,7 @@ class Publisher {
   Status ForEachBlock(const BlockTask& task);
   Result<Version> PublishZero();
   Result<Version> PublishResumed();
-  Result<std::optional<uint64_t>> FindVersion(const Digest& digest);
+  Result<std::optional<sync::VersionRecord>> FindVersion(const Digest& digest);
   Result<Collected> CompareWithBase();
   Status CollectChanges();  // into in_flight_
   Result<std::vector<delta::EncodedUpdate>> Encode(const Collected& collected, const format::BaseRef& base,

@@ -79,12 +79,12 @@ Result<Version> Publisher::PublishZero() {
   return Upload(MakeManifest(whole, {}), {}, true);
 }
 
-Result<std::optional<uint64_t>> Publisher::FindVersion(const Digest& digest) {
+Result<std::optional<sync::VersionRecord>> Publisher::FindVersion(const Digest& digest) {
   sync::Catalog catalog(options_.store, writer_->run());
   DELTAWIRE_ASSIGN(const auto versions, catalog.Versions());
   for (auto number = versions.rbegin(); number != versions.rend(); ++number) {
-    DELTAWIRE_ASSIGN(const auto record, catalog.Load(*number));
-    if (record.manifest.digest == digest && !record.manifest.alias_of) return record.number();
+    DELTAWIRE_ASSIGN(auto record, catalog.Load(*number));
+    if (record.manifest.digest == digest && !record.manifest.alias_of) return record;
   }
   return std::nullopt;
 }
@@ -117,10 +117,14 @@ Result<Version> Publisher::PublishResumed() {
   format::Manifest manifest = MakeManifest(whole, {});
   std::string note;
   if (same) {
-    manifest.alias_of = *same;
-    note = fmt::format("resumed at the bits of version {}", *same);
+    manifest.alias_of = same->number();
+    manifest.base = {.kind = format::BaseRef::Kind::kVersion,
+                     .number = same->number(),
+                     .manifest = same->sha256,
+                     .digest = same->manifest.digest};
+    note = fmt::format("resumed at the bits of version {}", same->number());
   } else {
-    note = fmt::format("resumed at bits that no version has; a full checkpoint was written");
+    note = "resumed at bits that no version has; a full checkpoint was written";
   }
   options_.log->Log(LogLevel::kInfo, note);
   DELTAWIRE_ASSIGN(Version version, Upload(manifest, {}, !same.has_value()));

@@ -294,6 +294,38 @@ TEST_F(PubSub, STO_06_AFailureAtAnyCallLosesNothing) {
   }
 }
 
+TEST_F(PubSub, STO_04_AMissingOrDamagedPartIsGoneRoundOrNamed) {
+  auto publisher = trainer_.Publish(trainer_.Options(store_));
+  TestEngine engines[] = {Engine(), Engine(), Engine()};
+  for (int i = 0; i < 3; ++i) {
+    trainer_.Step(publisher.get());
+    ASSERT_TRUE(publisher->Publish());
+  }
+  const auto parts = store_->List("updates/00000002/");
+  ASSERT_TRUE(parts);
+  ASSERT_FALSE(parts->empty());
+  const Bytes whole = *store_->Get(parts->front().name, 1 << 20);
+  for (const bool missing : {true, false}) {
+    if (missing) {
+      ASSERT_TRUE(store_->Delete(parts->front().name));
+    } else {
+      Bytes damaged = whole;
+      damaged[damaged.size() / 2] ^= 1;
+      ASSERT_TRUE(store_->Put(parts->front().name, damaged, Condition::kOverwrite));
+    }
+    TestEngine& engine = engines[missing ? 0 : 1];
+    const auto refused = engine->Update(3);
+    ASSERT_FALSE(refused);
+    EXPECT_NE(refused.error().message().find("updates/00000002/"), std::string::npos) << refused.error().message();
+    EXPECT_TRUE(engine->Update(1));  // what is intact still applies
+  }
+  ASSERT_TRUE(publisher->WriteAnchor());
+  TestEngine& engine = engines[2];
+  const auto updated = engine->Update();
+  ASSERT_TRUE(updated) << updated.error().message();
+  EXPECT_EQ(engine.Holds(), trainer_.Served());
+}
+
 TEST_F(PubSub, VER_12_AnOldRunInThePlaceIsNotContinuedByAccident) {
   { trainer_.Publish(trainer_.Options(store_)); }
   TestTrainer other(3);

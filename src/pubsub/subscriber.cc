@@ -9,8 +9,8 @@
 namespace deltawire::pubsub {
 namespace {
 
-// Failures of one path that another path, through an anchor, can go around.
-bool AnchorMayHelp(Code code) {
+// Failures of one path that another path can go round.
+bool AnotherPathMayHelp(Code code) {
   return code == Code::kDetectorFault || code == Code::kWrongBase || code == Code::kCorrupt || code == Code::kNotFound;
 }
 
@@ -116,35 +116,41 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
     return *staged_;
   }
 
-  const sync::Position here{version_ ? std::optional<uint64_t>(version_->number) : std::nullopt, replica_->digest()};
-  auto staged = StageFrom(here, target);
-  if (!staged && AnchorMayHelp(staged.error().code())) {
+  sync::PathRequest request{.position = {version_ ? std::optional<uint64_t>(version_->number) : std::nullopt,
+                                         replica_->digest()},
+                            .target = target,
+                            .codings = options_.codings};
+  std::optional<Error> first;
+  Result<Version> staged;
+  for (;;) {
+    std::optional<sync::Step> failed;
+    staged = StageAlong(request, failed);
+    if (staged) break;
     replica_->DiscardStaged();
-    if (staged.error().code() == Code::kDetectorFault) ++refusals_;
-    options_.log->Log(LogLevel::kWarning, fmt::format("version {} refused, looking for an anchor: {}", target,
-                                                      staged.error().message()));
-    auto again = StageFrom({}, target);
-    // Without another way the first error is the one that tells what is wrong.
-    if (again) {
-      again->notes.push_back(staged.error().message());
-      staged = std::move(again);
+    const Error& error = staged.error();
+    const bool base_in_doubt = error.code() == Code::kDetectorFault || error.code() == Code::kWrongBase;
+    if (!first && error.code() == Code::kDetectorFault) ++refusals_;
+    if (!first) first = error;
+    if (!AnotherPathMayHelp(error.code()) || (!failed && !request.position.digest)) return Fail(*first);
+    options_.log->Log(LogLevel::kWarning,
+                      fmt::format("version {} not staged, looking for another way: {}", target, error.message()));
+    // A base that may not be what it was is doubted before the store: from nothing, everything is proved.
+    if ((base_in_doubt || !failed) && request.position.digest) {
+      request.position = {};
+    } else {
+      auto& broken = failed->kind == sync::Step::Kind::kAnchor ? request.broken_anchors : request.broken_patches;
+      broken.push_back(failed->record.number());
     }
   }
-  if (!staged) {
-    replica_->DiscardStaged();
-    return staged;
-  }
+  if (first) staged->notes.push_back(first->message());
   staged->seconds = watch.Seconds();
   staged_ = *staged;
   return staged;
 }
 
-Result<Version> Subscriber::StageFrom(const sync::Position& position, uint64_t target) {
+Result<Version> Subscriber::StageAlong(const sync::PathRequest& request, std::optional<sync::Step>& failed) {
   Stopwatch stage(*options_.clock);
-  DELTAWIRE_ASSIGN(const sync::Path path, catalog_.Plan({.position = position,
-                                                         .target = target,
-                                                         .allow_rollback = false,
-                                                         .codings = options_.codings}));
+  DELTAWIRE_ASSIGN(const sync::Path path, catalog_.Plan(request));
   if (path.target.manifest.inventory != inventory_hash_) {
     return Fail(Code::kMismatch, "version {} has inventory {}, this receiver is attached to {}; open it again",
                 path.target.number(), path.target.manifest.inventory, inventory_hash_);
@@ -157,12 +163,15 @@ Result<Version> Subscriber::StageFrom(const sync::Position& position, uint64_t t
   stage = Stopwatch(*options_.clock);
   Version version = VersionFromManifest(path.target.manifest);
   for (const sync::Step& step : path.steps) {
-    DELTAWIRE_ASSIGN(const uint64_t bytes,
-                     step.kind == sync::Step::Kind::kAnchor ? StageAnchor(step) : StagePatch(step));
-    version.bytes += bytes;
+    const auto bytes = step.kind == sync::Step::Kind::kAnchor ? StageAnchor(step) : StagePatch(step);
+    if (!bytes) {
+      failed = step;
+      return Fail(bytes.error());
+    }
+    version.bytes += *bytes;
   }
   if (replica_->staged_digest() != path.target.manifest.digest) {
-    return Fail(Code::kWrongBase, "the path to version {} leads to state {}, its manifest says {}", target,
+    return Fail(Code::kWrongBase, "the path to version {} leads to state {}, its manifest says {}", request.target,
                 replica_->staged_digest().Hex(), path.target.manifest.digest.Hex());
   }
   version.sent = replica_->staged_elements();
@@ -180,11 +189,17 @@ Result<uint64_t> Subscriber::StagePatch(const sync::Step& step) {
     auto decoded = delta::DecodeUpdate(file, *inventory_, *grid_, options_.parallel);
     if (!decoded) return Fail(decoded.error().Within(name));
     const format::UpdateHeader& header = decoded->header;
+    const bool on_version = manifest.base.kind == format::BaseRef::Kind::kVersion;
+    const bool same_base = header.base.has_value() == on_version &&
+                           (!on_version || header.base.value_or(0) == manifest.base.number);
     if (header.run != manifest.run || header.number != manifest.number || header.inventory != manifest.inventory ||
-        header.digest != manifest.digest) {
+        header.digest != manifest.digest || !same_base) {
+      const auto on = [](bool version, uint64_t number) { return version ? fmt::format(" on {}", number) : std::string(); };
       return Fail(Code::kCorrupt,
-                  "{} says it is version {} of run {} with digest {}, its manifest says version {} of run {} with {}", name,
-                  header.number, header.run, header.digest.Hex(), manifest.number, manifest.run, manifest.digest.Hex());
+                  "{} says it is version {}{} of run {} with digest {}, its manifest says version {}{} of run {} with {}",
+                  name, header.number, on(header.base.has_value(), header.base.value_or(0)), header.run,
+                  header.digest.Hex(), manifest.number, on(on_version, manifest.base.number), manifest.run,
+                  manifest.digest.Hex());
     }
     if (auto status = replica_->Stage(*decoded); !status) return Fail(status.error().Within(name));
     bytes += file.size();

@@ -73,8 +73,9 @@ class Subscriber {
 
   // Fetches, checks and proves everything up to `number` (nullopt: the newest). Returns the version that Commit
   // would make live; it is the present one when there is nothing newer. Replaces what was staged before.
-  // A version whose bytes are intact but whose result is wrong (kDetectorFault), or a base that no longer holds, is
-  // reported to the log and retried once through an anchor.
+  // What is missing or damaged in the store, a version whose result is wrong (kDetectorFault) and a base that no longer
+  // holds are reported to the log and gone round, through an anchor where need be. If there is no way round, the first
+  // error is returned: it says what is wrong.
   Result<Version> Stage(std::optional<uint64_t> number = std::nullopt);
   bool has_staged() const { return staged_.has_value(); }
   // The pause: writes what is staged. kInvalidArgument when nothing is.
@@ -101,8 +102,8 @@ class Subscriber {
  private:
   Subscriber(SubscriberOptions options, std::vector<TargetTensor> targets);
   Status Attach();
-  // Plans from `position` and stages along the path.
-  Result<Version> StageFrom(const sync::Position& position, uint64_t target);
+  // Plans and stages along the path. failed: the step that an error came from, if the path was found.
+  Result<Version> StageAlong(const sync::PathRequest& request, std::optional<sync::Step>& failed);
   Result<uint64_t> StagePatch(const sync::Step& step);
   Result<uint64_t> StageAnchor(const sync::Step& step);
   Status WriteObserved(const Version& version, bool undo);
