@@ -13,6 +13,7 @@ target_include_directories(deltawire_package INTERFACE $<BUILD_INTERFACE:${PROJE
                                                        $<INSTALL_INTERFACE:${CMAKE_INSTALL_INCLUDEDIR}>)
 target_link_libraries(deltawire_package INTERFACE ${deltawire_libraries})
 install(TARGETS deltawire_package EXPORT deltawire)
+install(DIRECTORY DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT devel)  # exists even without a header
 install(DIRECTORY include/ DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT devel FILES_MATCHING PATTERN "*.h")
 
 set(package_folder ${CMAKE_INSTALL_LIBDIR}/cmake/deltawire)
