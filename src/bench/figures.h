@@ -1,0 +1,32 @@
+// The groups of figures that make the core suite. Each adds to the report or returns the first error.
+#pragma once
+
+#include <functional>
+#include <string>
+
+#include "base/status.h"
+#include "bench/report.h"
+#include "bench/settings.h"
+
+namespace deltawire::bench {
+
+// Finding changes: snapshot, AdamW inversion, digest.
+Status AddDetectFigures(const Settings& settings, Report& report);
+// Change sets to bytes and back, and their transaction on a receiver.
+Status AddDeltaFigures(const Settings& settings, Report& report);
+// Bytes of a patch between two real versions.
+Status AddCodecFigures(const Settings& settings, Report& report);
+// From publish() to applied through a file store, with stages and memory.
+Status AddEndToEndFigures(const Settings& settings, Report& report);
+
+// All of the above in this order; told the name of each group before it begins.
+Status RunCoreSuite(const Settings& settings, Report& report, const std::function<void(std::string_view)>& begin);
+
+// Calls measure(threads, suffix) with (1, "") and (settings.threads, ".all_threads").
+template <class F>
+Status ForEachWidth(const Settings& settings, F&& measure) {
+  DELTAWIRE_TRY(measure(1, std::string()));
+  return measure(settings.threads, std::string(".all_threads"));
+}
+
+}  // namespace deltawire::bench
