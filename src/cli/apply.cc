@@ -32,10 +32,11 @@ Result<ExitCode> Run(Session& session, const Options& options) {
 
 void AddApply(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = AddCommand(app, session, "apply", "Write the checkpoint that a patch makes of BASE; BASE stays.",
-                                 "  deltawire apply step100/ 101.safetensors -o step101/\n"
-                                 "  deltawire apply old.safetensors p.safetensors -o new.safetensors --json\n",
-                                 [&session, options] { return Run(session, *options); });
+  CLI::App* command =
+      AddCommand(app, session, "apply", "Write the checkpoint that a patch makes of BASE; BASE stays.",
+                 "  deltawire apply step100/ 101.safetensors -o step101/\n"
+                 "  deltawire apply old.safetensors p.safetensors -o new.safetensors --json\n",
+                 [&session, options] { return Run(session, *options); });
   command->add_option("BASE", options->base, "the checkpoint that the patch was made from")->required();
   command->add_option("PATCH", options->patch, "what deltawire diff wrote")->required();
   command->add_option("-o,--output", options->out, "the checkpoint to write; must not exist")->required();

@@ -55,7 +55,8 @@ Result<Findings> ReadReport(const std::string& path) {
   std::error_code missing;
   if (!fs::exists(path, missing) || fs::file_size(path, missing) == 0) {
     return Fail(Code::kNotFound,
-                "the program wrote no audit report: it must make a deltawire.Publisher and run at least the audited steps");
+                "the program wrote no audit report: it must make a deltawire.Publisher and run at least the "
+                "audited steps");
   }
   DELTAWIRE_ASSIGN(const auto file, MapFile(path, false));
   const ByteSpan text(static_cast<const uint8_t*>(file->handle()), file->size_bytes());
@@ -83,13 +84,16 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
   } else if (unlink(report.c_str()) != 0 && errno != ENOENT) {  // what an earlier audit found must not count
     return Fail(Code::kIo, "can't remove the old report {}: {}", report, std::strerror(errno));
   }
-  DELTAWIRE_ASSIGN(const int exit_code, RunForeground(session.trailing, {{"DELTAWIRE_AUDIT_STEPS", fmt::format("{}", steps)},
-                                                                         {"DELTAWIRE_AUDIT_REPORT", report}}));
+  DELTAWIRE_ASSIGN(const int exit_code,
+                   RunForeground(session.trailing, {{"DELTAWIRE_AUDIT_STEPS", fmt::format("{}", steps)},
+                                                    {"DELTAWIRE_AUDIT_REPORT", report}}));
   const auto found = ReadReport(report);
   if (!found) {
-    session.out.Error(found.error().code() == Code::kNotFound && exit_code != 0
-                          ? Error(Code::kNotFound, fmt::format("the program ended with {} and wrote no audit report", exit_code))
-                          : found.error());
+    session.out.Error(
+        found.error().code() == Code::kNotFound && exit_code != 0
+            ? Error(Code::kNotFound,
+                    fmt::format("the program ended with {} and wrote no audit report", exit_code))
+            : found.error());
     return kDiffers;
   }
   const bool sound = found->missed == 0 && found->compared > 0;
@@ -106,13 +110,16 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
                        {"excess", CountText(found->excess)},
                        {"uncertain", CountText(found->uncertain)}});
   }
-  if (found->compared == 0) session.out.Warning("nothing_compared", "the report says that no element was compared");
+  if (found->compared == 0)
+    session.out.Warning("nothing_compared", "the report says that no element was compared");
   if (found->missed > 0) {
-    session.out.Warning("detector_fault", fmt::format("{} changed elements were missed; publish with detector=\"snapshot\" "
-                                                      "and report this",
-                                                      found->missed));
+    session.out.Warning("detector_fault",
+                        fmt::format("{} changed elements were missed; publish with detector=\"snapshot\" "
+                                    "and report this",
+                                    found->missed));
   }
-  if (exit_code != 0) session.out.Warning("command_failed", fmt::format("the program ended with {}", exit_code));
+  if (exit_code != 0)
+    session.out.Warning("command_failed", fmt::format("the program ended with {}", exit_code));
   return sound && exit_code == 0 ? kOk : kDiffers;
 }
 

@@ -8,9 +8,10 @@
 
 namespace deltawire::cli {
 
-// Runs session.trailing with DELTAWIRE_AUDIT_STEPS and DELTAWIRE_AUDIT_REPORT set; the Publisher in it compares `steps`
-// optimizer steps and writes its findings as JSON to the report (a temporary file when report_path is empty).
-// kDiffers when a change was missed, nothing was compared, no report was written, or the program failed.
+// Runs session.trailing with DELTAWIRE_AUDIT_STEPS and DELTAWIRE_AUDIT_REPORT set; the Publisher in it
+// compares `steps` optimizer steps and writes its findings as JSON to the report (a temporary file when
+// report_path is empty). kDiffers when a change was missed, nothing was compared, no report was written, or
+// the program failed.
 Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& report_path);
 
 }  // namespace deltawire::cli

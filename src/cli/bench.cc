@@ -16,7 +16,8 @@ Result<ExitCode> Run(const CLI::App& command) {
   std::error_code error;
   const fs::path here = fs::read_symlink("/proc/self/exe", error).parent_path();
   // Installed, and in a build tree.
-  for (const fs::path& program : {here / "deltawire_bench", here.parent_path() / "bench" / "deltawire_bench"}) {
+  for (const fs::path& program :
+       {here / "deltawire_bench", here.parent_path() / "bench" / "deltawire_bench"}) {
     if (!fs::exists(program, error)) continue;
     std::vector<std::string> arguments = command.remaining();
     arguments.insert(arguments.begin(), program.string());
@@ -26,20 +27,23 @@ Result<ExitCode> Run(const CLI::App& command) {
     execv(program.c_str(), argv.data());
     return Fail(Code::kIo, "can't run {}: {}", program.string(), std::strerror(errno));
   }
-  return Fail(Code::kNotFound,
-              "deltawire_bench is not beside {}; build deltawire with -DDELTAWIRE_BENCH=ON, or use ./dev bench",
-              here.string());
+  return Fail(
+      Code::kNotFound,
+      "deltawire_bench is not beside {}; build deltawire with -DDELTAWIRE_BENCH=ON, or use ./dev bench",
+      here.string());
 }
 
 }  // namespace
 
 void AddBench(CLI::App& app, Session& session) {
-  CLI::App* command = app.add_subcommand("bench", "Measure this machine: speeds as ratios to floors of the same run.");
-  command->footer("Arguments go to deltawire_bench as they are.\n"
-                  "Examples:\n"
-                  "  deltawire bench core --json core.json\n"
-                  "  deltawire bench\n" +
-                  std::string(ExitCodeTable()));
+  CLI::App* command =
+      app.add_subcommand("bench", "Measure this machine: speeds as ratios to floors of the same run.");
+  command->footer(
+      "Arguments go to deltawire_bench as they are.\n"
+      "Examples:\n"
+      "  deltawire bench core --json core.json\n"
+      "  deltawire bench\n" +
+      std::string(ExitCodeTable()));
   command->prefix_command();
   command->callback([&session, command] { session.action = [command] { return Run(*command); }; });
 }

@@ -48,14 +48,17 @@ class SpawnSettings {
   short flags;
 };
 
-Result<pid_t> Spawn(std::vector<std::string> command, std::vector<std::string> environment, SpawnSettings& settings) {
+Result<pid_t> Spawn(std::vector<std::string> command, std::vector<std::string> environment,
+                    SpawnSettings& settings) {
   posix_spawnattr_setflags(&settings.attributes, settings.flags);
   const auto argv = Pointers(command);
   const auto envp = Pointers(environment);
   pid_t child = 0;
-  const int error = posix_spawnp(&child, argv[0], &settings.actions, &settings.attributes, argv.data(), envp.data());
+  const int error =
+      posix_spawnp(&child, argv[0], &settings.actions, &settings.attributes, argv.data(), envp.data());
   if (error == 0) return child;
-  return Fail(error == ENOENT ? Code::kNotFound : Code::kIo, "can't run {}: {}", command[0], std::strerror(error));
+  return Fail(error == ENOENT ? Code::kNotFound : Code::kIo, "can't run {}: {}", command[0],
+              std::strerror(error));
 }
 
 std::vector<std::string> Environment() {
@@ -113,7 +116,8 @@ Result<int> RunForeground(const std::vector<std::string>& command,
                           const std::vector<std::pair<std::string, std::string>>& variables) {
   std::vector<std::string> environment = Environment();
   for (const auto& [name, value] : variables) {
-    std::erase_if(environment, [&, prefix = name + "="](const std::string& entry) { return entry.starts_with(prefix); });
+    std::erase_if(environment,
+                  [&, prefix = name + "="](const std::string& entry) { return entry.starts_with(prefix); });
     environment.push_back(name + "=" + value);
   }
   SpawnSettings settings;

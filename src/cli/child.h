@@ -14,8 +14,8 @@ struct ChildResult {
   std::string output;
 };
 
-// Runs a program (looked up in PATH) with its stdout captured and its stderr dropped. kNotFound when there is none,
-// kCancelled when it takes longer than timeout_ms: it and its children are killed then.
+// Runs a program (looked up in PATH) with its stdout captured and its stderr dropped. kNotFound when there is
+// none, kCancelled when it takes longer than timeout_ms: it and its children are killed then.
 Result<ChildResult> Ask(const std::vector<std::string>& command, int64_t timeout_ms);
 
 // Runs a program with our terminal and the given variables added to its environment, and waits. Ctrl-C is the

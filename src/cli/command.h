@@ -1,4 +1,5 @@
-// How the commands hang together: each file adds one subcommand, which leaves its action here when it was chosen.
+// How the commands hang together: each file adds one subcommand, which leaves its action here when it was
+// chosen.
 #pragma once
 
 #include <CLI/CLI.hpp>

@@ -20,14 +20,17 @@ struct Options {
 Result<ExitCode> Run(Session& session, const Options& options) {
   std::error_code error;
   if (!options.force && std::filesystem::exists(options.out, error)) {
-    return Fail(Code::kExists, "{} exists already; remove it, choose another name, or give --force", options.out);
+    return Fail(Code::kExists, "{} exists already; remove it, choose another name, or give --force",
+                options.out);
   }
   auto patch = MakePatchOptions(session.out, *options.threads, "comparing");
   DELTAWIRE_ASSIGN(patch.coding, pubsub::CodingFromName(options.coding));
   DELTAWIRE_ASSIGN(const auto version,
                    pubsub::DiffCheckpoints(options.old_path, options.new_path, options.out, patch));
   if (session.out.json) {
-    Json json = {{"old", options.old_path}, {"new", options.new_path}, {"patch", options.out},
+    Json json = {{"old", options.old_path},
+                 {"new", options.new_path},
+                 {"patch", options.out},
                  {"coding", options.coding}};
     json.update(VersionJson(version));
     json["changed_share"] = RatioJson(version.changed, version.total);
@@ -56,7 +59,9 @@ void AddDiff(CLI::App& app, Session& session) {
   command->add_option("OLD", options->old_path, "safetensors file or Hugging Face folder")->required();
   command->add_option("NEW", options->new_path, "the same tensors with new bits")->required();
   command->add_option("-o,--output", options->out, "the patch to write, a safetensors file")->required();
-  command->add_option("--coding", options->coding, "step (smallest) or absolute (applies without reading old bits)")
+  command
+      ->add_option("--coding", options->coding,
+                   "step (smallest) or absolute (applies without reading old bits)")
       ->check(CLI::IsMember({"step", "absolute"}))
       ->capture_default_str();
   command->add_flag("--force", options->force, "replace an existing output file");

@@ -1,4 +1,5 @@
-// deltawire doctor: what this machine and a run's store offer, and whether detection is right in the user's own loop.
+// deltawire doctor: what this machine and a run's store offer, and whether detection is right in the user's
+// own loop.
 #include "base/rng.h"
 #include "cli/audit.h"
 #include "cli/command.h"
@@ -41,15 +42,17 @@ Status PrintDetectors(Output& out, Json& json, std::shared_ptr<Store> store) {
   json["run"] = record.manifest.run;
   json["newest"] = *newest;
   json["detectors"] = Json::array();
-  if (!out.json) out.Facts({{"run       ", fmt::format("{}, newest version {}", record.manifest.run, *newest)}});
+  if (!out.json)
+    out.Facts({{"run       ", fmt::format("{}, newest version {}", record.manifest.run, *newest)}});
   for (const auto& use : record.manifest.detectors) {
     json["detectors"].push_back({{"detector", use.detector},
                                  {"tensors", use.tensors},
                                  {"elements", use.elements},
                                  {"reason", use.reason}});
     if (out.json) continue;
-    out.Facts({{"detector  ", fmt::format("{} for {} tensors, {} elements{}", use.detector, use.tensors,
-                                          CountText(use.elements), use.reason.empty() ? "" : ": " + use.reason)}});
+    out.Facts(
+        {{"detector  ", fmt::format("{} for {} tensors, {} elements{}", use.detector, use.tensors,
+                                    CountText(use.elements), use.reason.empty() ? "" : ": " + use.reason)}});
   }
   return {};
 }
@@ -62,10 +65,12 @@ bool PrintProbe(Output& out, Json& json, Store& store) {
     Json result = {{"step", step.what}, {"ok", step.result.has_value()}};
     if (!step.result) {
       good = false;
-      result["error"] = {{"code", CodeName(step.result.error().code())}, {"message", step.result.error().message()}};
+      result["error"] = {{"code", CodeName(step.result.error().code())},
+                         {"message", step.result.error().message()}};
       out.Warning(CodeName(step.result.error().code()), step.result.error().message());
     }
-    if (!out.json) out.Facts({{"probe     ", fmt::format("{}: {}", step.what, step.result ? "ok" : "failed")}});
+    if (!out.json)
+      out.Facts({{"probe     ", fmt::format("{}: {}", step.what, step.result ? "ok" : "failed")}});
     json["probe"].push_back(std::move(result));
   }
   return good;
@@ -75,7 +80,8 @@ Result<ExitCode> Run(Session& session, const Options& options) {
   Output& out = session.out;
   if (options.audit_steps > 0) {
     if (session.trailing.empty()) {
-      return Fail(Code::kInvalidArgument, "--audit needs the training command after \"--\": doctor --audit 20 -- python train.py");
+      return Fail(Code::kInvalidArgument,
+                  "--audit needs the training command after \"--\": doctor --audit 20 -- python train.py");
     }
     return RunAudit(session, options.audit_steps, options.report);
   }
@@ -96,8 +102,9 @@ Result<ExitCode> Run(Session& session, const Options& options) {
                      {"create_if_absent", can.create_if_absent},
                      {"modification_times", can.modification_times}};
     if (!out.json) {
-      out.Facts({{"store     ", fmt::format("{}: create-if-absent {}, modification times {}", store->Describe(),
-                                            can.create_if_absent ? "yes" : "no", can.modification_times ? "yes" : "no")}});
+      out.Facts({{"store     ",
+                  fmt::format("{}: create-if-absent {}, modification times {}", store->Describe(),
+                              can.create_if_absent ? "yes" : "no", can.modification_times ? "yes" : "no")}});
     }
     DELTAWIRE_TRY(PrintDetectors(out, json["store"], store));
     if (options.probe) good = PrintProbe(out, json["store"], *store);
@@ -110,16 +117,18 @@ Result<ExitCode> Run(Session& session, const Options& options) {
 
 void AddDoctor(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command =
-      AddCommand(app, session, "doctor", "Report what this machine and a run's store offer; audit detection.",
-                 "  deltawire doctor\n"
-                 "  deltawire doctor /runs/7 --probe               also writes and deletes a small object there\n"
-                 "  deltawire doctor --audit 20 -- python train.py compare 20 of your own steps with the truth\n",
-                 [&session, options] { return Run(session, *options); });
+  CLI::App* command = AddCommand(
+      app, session, "doctor", "Report what this machine and a run's store offer; audit detection.",
+      "  deltawire doctor\n"
+      "  deltawire doctor /runs/7 --probe               also writes and deletes a small object there\n"
+      "  deltawire doctor --audit 20 -- python train.py compare 20 of your own steps with the truth\n",
+      [&session, options] { return Run(session, *options); });
   auto* url = command->add_option("URL", options->url, "folder or URL of a run");
-  command->add_flag("--probe", options->probe, "try the store out with a small object under a random name")->needs(url);
-  auto* audit = command->add_option("--audit", options->audit_steps,
-                                    "run the command after \"--\" and audit so many of its optimizer steps")
+  command->add_flag("--probe", options->probe, "try the store out with a small object under a random name")
+      ->needs(url);
+  auto* audit = command
+                    ->add_option("--audit", options->audit_steps,
+                                 "run the command after \"--\" and audit so many of its optimizer steps")
                     ->check(CLI::PositiveNumber);
   command->add_option("--report", options->report, "where the audit's full report stays")->needs(audit);
 }

@@ -13,8 +13,7 @@
 namespace deltawire::cli {
 namespace {
 
-constexpr int64_t kQuickMs = 10'000;
-constexpr int64_t kTorchMs = 60'000;  // its first import may read a gigabyte
+constexpr int64_t kPatienceMs = 20'000;
 
 std::string FirstLine(const std::string& text) { return text.substr(0, text.find('\n')); }
 
@@ -74,7 +73,9 @@ Driver AskDriver() {
 Fact ProcessorFact() {
   const char* target = kernels::CpuTable().name;
   const int threads = Parallel().threads();
-  return {"processor", true, fmt::format("kernels {}, {} threads", target, threads),
+  return {"processor",
+          true,
+          fmt::format("kernels {}, {} threads", target, threads),
           {{"kernels", target}, {"threads", threads}}};
 }
 
@@ -84,12 +85,14 @@ Fact MemoryFact() {
   const uint64_t total = MeminfoBytes(text, "MemTotal");
   const uint64_t available = MeminfoBytes(text, "MemAvailable");
   if (total == 0) return {"memory", false, "/proc/meminfo can't be read", nullptr};
-  return {"memory", true, fmt::format("{} of {} available", BytesText(available), BytesText(total)),
+  return {"memory",
+          true,
+          fmt::format("{} of {} available", BytesText(available), BytesText(total)),
           {{"total_bytes", total}, {"available_bytes", available}}};
 }
 
 Fact CudaCompilerFact() {
-  const auto answer = Ask({"nvcc", "--version"}, kQuickMs);
+  const auto answer = Ask({"nvcc", "--version"}, kPatienceMs);
   if (!answer) return {"nvcc", false, answer.error().message(), nullptr};
   const size_t at = answer->output.find("release ");
   if (answer->exit_code != 0 || at == std::string::npos) {
@@ -102,9 +105,10 @@ Fact CudaCompilerFact() {
 Fact GpuFact() {
   const Driver driver = AskDriver();
   if (!driver.missing.empty()) return {"gpu", false, driver.missing, nullptr};
-  return {"gpu", true,
-          fmt::format("{} x {} ({}), driver for CUDA {}.{}", driver.devices, driver.name, BytesText(driver.memory),
-                      driver.version / 1000, driver.version % 1000 / 10),
+  return {"gpu",
+          true,
+          fmt::format("{} x {} ({}), driver for CUDA {}.{}", driver.devices, driver.name,
+                      BytesText(driver.memory), driver.version / 1000, driver.version % 1000 / 10),
           {{"devices", driver.devices},
            {"name", driver.name},
            {"memory_bytes", driver.memory},
@@ -112,27 +116,30 @@ Fact GpuFact() {
 }
 
 Fact PythonFact() {
+  // Looked up, not imported: importing torch may take a minute.
   static constexpr const char* kProgram =
-      "import importlib, json, platform, sys\n"
+      "import importlib.metadata, importlib.util, json, platform, sys\n"
       "found = {'executable': sys.executable, 'version': platform.python_version()}\n"
       "for name in ('torch', 'safetensors', 'deltawire'):\n"
-      "    try:\n"
-      "        found[name] = str(getattr(importlib.import_module(name), '__version__', 'found'))\n"
-      "    except Exception as error:\n"
-      "        found[name] = None\n"
-      "        found[name + '_missing'] = f'{type(error).__name__}: {error}'\n"
+      "    found[name] = None\n"
+      "    if importlib.util.find_spec(name) is not None:\n"
+      "        try:\n"
+      "            found[name] = importlib.metadata.version(name)\n"
+      "        except importlib.metadata.PackageNotFoundError:\n"
+      "            found[name] = 'on the path, not installed'\n"
       "print(json.dumps(found))\n";
-  const auto answer = Ask({"python3", "-c", kProgram}, kTorchMs);
+  const auto answer = Ask({"python3", "-c", kProgram}, kPatienceMs);
   if (!answer) return {"python", false, answer.error().message(), nullptr};
   const auto parsed = format::ParseJson(AsBytes(answer->output), {.max_bytes = 1 << 20}, "python3's answer");
   if (answer->exit_code != 0 || !parsed || !parsed->is_object()) {
     return {"python", false, fmt::format("python3 ended with {}", answer->exit_code), nullptr};
   }
-  std::string detail = fmt::format("{} at {}", parsed->value("version", "?"), parsed->value("executable", "?"));
+  std::string detail =
+      fmt::format("{} at {}", parsed->value("version", "?"), parsed->value("executable", "?"));
   for (const char* name : {"torch", "safetensors", "deltawire"}) {
     const auto& value = (*parsed)[name];
     detail += value.is_string() ? fmt::format(", {} {}", name, value.get<std::string>())
-                                : fmt::format(", no {} ({})", name, parsed->value(name + std::string("_missing"), "?"));
+                                : fmt::format(", no {}", name);
   }
   return {"python", true, detail, Json::parse(answer->output)};
 }

@@ -58,8 +58,8 @@ void Committed(Output& out, const pubsub::Version& version) {
   }
   Event(out, "committed", version,
         fmt::format("version {}  {} changed ({})  {}  {:.2f} s, {:.1f} ms of it writing  {}", version.number,
-                    CountText(version.changed), ShareText(version.changed, version.total), BytesText(version.bytes),
-                    version.seconds, pause * 1e3, version.digest.Hex()));
+                    CountText(version.changed), ShareText(version.changed, version.total),
+                    BytesText(version.bytes), version.seconds, pause * 1e3, version.digest.Hex()));
 }
 
 bool NeedsCheckpoint(const std::string& folder) {
@@ -68,7 +68,8 @@ bool NeedsCheckpoint(const std::string& folder) {
 }
 
 // Fills the folder from an anchor, once the run has a version.
-Status Materialize(Session& session, const Options& options, sync::Catalog& catalog, const std::stop_token& stop) {
+Status Materialize(Session& session, const Options& options, sync::Catalog& catalog,
+                   const std::stop_token& stop) {
   const bool waits = options.timeout || !(options.once || options.number);
   if (waits) {
     constexpr double kForEver = 1e9;
@@ -76,9 +77,10 @@ Status Materialize(Session& session, const Options& options, sync::Catalog& cata
     DELTAWIRE_TRY(sync::WaitForNewer(catalog, std::nullopt, wait, SystemClock(), stop));
   }
   DELTAWIRE_TRY(catalog.Run());  // says so when there is no run
-  DELTAWIRE_ASSIGN(const uint64_t number,
-                   pubsub::MaterializeAnchor(catalog, options.folder,
-                                             {options.number, session.out.Progress("copying the checkpoint")}));
+  DELTAWIRE_ASSIGN(
+      const uint64_t number,
+      pubsub::MaterializeAnchor(catalog, options.folder,
+                                {options.number, session.out.Progress("copying the checkpoint")}));
   if (session.out.json) {
     session.out.JsonLine({{"event", "materialized"}, {"number", number}, {"folder", options.folder}});
   } else {
@@ -116,7 +118,8 @@ Result<ExitCode> Run(Session& session, const Options& options) {
   follow.verify_every = options.verify_every;
   follow.committed = [&](const pubsub::Version& version) { Committed(out, version); };
   follow.verified = [&](const pubsub::Version& version) {
-    Event(out, "verified", version, fmt::format("version {}  every bit read again and right", version.number));
+    Event(out, "verified", version,
+          fmt::format("version {}  every bit read again and right", version.number));
   };
   follow.refused = [&](uint64_t number, const Error& error) {
     out.Warning(CodeName(error.code()), fmt::format("version {} refused: {}", number, error.message()));
@@ -136,15 +139,17 @@ Result<ExitCode> Run(Session& session, const Options& options) {
 
 void AddFollow(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = AddCommand(app, session, "follow", "Keep a checkpoint on disk at the newest version of a run.",
-                                 "  deltawire follow /runs/7 engine/ckpt            until Ctrl-C, between two commits\n"
-                                 "  deltawire follow /runs/7 engine/ckpt --once     catch up and end\n"
-                                 "  deltawire follow /runs/7 ckpt12 --version 12    a new folder, at version 12\n",
-                                 [&session, options] { return Run(session, *options); });
+  CLI::App* command =
+      AddCommand(app, session, "follow", "Keep a checkpoint on disk at the newest version of a run.",
+                 "  deltawire follow /runs/7 engine/ckpt            until Ctrl-C, between two commits\n"
+                 "  deltawire follow /runs/7 engine/ckpt --once     catch up and end\n"
+                 "  deltawire follow /runs/7 ckpt12 --version 12    a new folder, at version 12\n",
+                 [&session, options] { return Run(session, *options); });
   command->add_option("URL", options->url, "folder or URL of the run")->required();
   command
-      ->add_option("FOLDER", options->folder,
-                   "checkpoint to keep current; made from the run's newest anchor when it is missing or empty")
+      ->add_option(
+          "FOLDER", options->folder,
+          "checkpoint to keep current; made from the run's newest anchor when it is missing or empty")
       ->required();
   auto* once = command->add_flag("--once", options->once, "go to the newest version and end");
   command->add_option("--version", options->number, "go to this version and end")->excludes(once);
@@ -153,7 +158,9 @@ void AddFollow(CLI::App& app, Session& session) {
   command->add_option("--poll", options->poll, "seconds between two looks at the run")
       ->check(CLI::Range(0.001, 86400.0))
       ->capture_default_str();
-  command->add_option("--verify-every", options->verify_every, "read every bit again after each Nth commit; 0: never")
+  command
+      ->add_option("--verify-every", options->verify_every,
+                   "read every bit again after each Nth commit; 0: never")
       ->capture_default_str();
   options->threads = AddThreads(command);
 }

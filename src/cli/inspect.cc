@@ -14,7 +14,9 @@ struct Options {
   std::string url;
 };
 
-ByteSpan AllBytes(const Memory& file) { return {static_cast<const uint8_t*>(file.handle()), file.size_bytes()}; }
+ByteSpan AllBytes(const Memory& file) {
+  return {static_cast<const uint8_t*>(file.handle()), file.size_bytes()};
+}
 
 // The inventory that an update of a run refers to.
 Result<std::optional<format::Inventory>> GivenInventory(const Options& options, ByteSpan file) {
@@ -94,7 +96,8 @@ Result<ExitCode> Run(Session& session, const Options& options) {
     out.JsonLine(MapJson(options, *map, file->size_bytes()));
     return kOk;
   }
-  out.Line(fmt::format("{}, {} bytes", out.Strong(format::FileKindName(map->kind)), CountText(file->size_bytes())));
+  out.Line(fmt::format("{}, {} bytes", out.Strong(format::FileKindName(map->kind)),
+                       CountText(file->size_bytes())));
   if (map->update) {
     const auto& header = *map->update;
     out.Facts({{"run", header.run},
@@ -124,7 +127,9 @@ void AddInspect(CLI::App& app, Session& session) {
                  "  deltawire inspect /runs/7/updates/00000003/*.safetensors --url /runs/7\n"
                  "  deltawire inspect /runs/7/manifests/00000003.json --json\n",
                  [&session, options] { return Run(session, *options); });
-  command->add_option("FILE", options->path, "patch, update, manifest, inventory, digest table or safetensors file")
+  command
+      ->add_option("FILE", options->path,
+                   "patch, update, manifest, inventory, digest table or safetensors file")
       ->required();
   auto* inventory = command->add_option("--inventory", options->inventory,
                                         "inventory file that names the tensors of an update");

@@ -39,10 +39,11 @@ Result<ExitCode> Run(Session& session, const std::string& url, uint64_t last) {
   DELTAWIRE_ASSIGN(auto numbers, catalog.Versions());
   DELTAWIRE_ASSIGN(const auto anchor_list, catalog.Anchors());
   const std::set<uint64_t> anchors(anchor_list.begin(), anchor_list.end());
-  if (last > 0 && numbers.size() > last) numbers.erase(numbers.begin(), numbers.end() - static_cast<int64_t>(last));
+  if (last > 0 && numbers.size() > last)
+    numbers.erase(numbers.begin(), numbers.end() - static_cast<int64_t>(last));
 
-  std::vector<std::vector<std::string>> rows = {
-      {"version", "base", "steps", "changed", "share", "bytes", "coding", "age", "anchor", "alias", "writer"}};
+  std::vector<std::vector<std::string>> rows = {{"version", "base", "steps", "changed", "share", "bytes",
+                                                 "coding", "age", "anchor", "alias", "writer"}};
   for (const uint64_t number : numbers) {
     DELTAWIRE_ASSIGN(const auto record, catalog.Load(number));
     const format::Manifest& manifest = record.manifest;
@@ -70,9 +71,9 @@ Result<ExitCode> Run(Session& session, const std::string& url, uint64_t last) {
       continue;
     }
     rows.push_back({fmt::format("{}", number), BaseText(manifest), CountText(manifest.steps),
-                    CountText(manifest.counts.changed), ShareText(manifest.counts.changed, manifest.counts.total),
-                    BytesText(PartBytes(manifest)), CodingsText(manifest), AgeText(age),
-                    anchors.contains(number) ? "yes" : "no",
+                    CountText(manifest.counts.changed),
+                    ShareText(manifest.counts.changed, manifest.counts.total), BytesText(PartBytes(manifest)),
+                    CodingsText(manifest), AgeText(age), anchors.contains(number) ? "yes" : "no",
                     manifest.alias_of ? fmt::format("{}", *manifest.alias_of) : "-", manifest.writer});
   }
   if (session.out.json) return kOk;

@@ -16,14 +16,16 @@ using namespace deltawire::cli;
 
 // A mapped checkpoint that somebody truncates is answered with SIGBUS, outside of any error path.
 void MappedFileShrank(int) {
-  constexpr char kMessage[] = "deltawire: io: a file became shorter while it was being read; nothing was written\n";
+  constexpr char kMessage[] =
+      "deltawire: io: a file became shorter while it was being read; nothing was written\n";
   [[maybe_unused]] const ssize_t written = write(STDERR_FILENO, kMessage, sizeof(kMessage) - 1);
   _exit(kSystem);
 }
 
 void SetUpProcess() {
   std::setvbuf(stdout, nullptr, _IOLBF, 0);
-  // A reader that went away ends us quietly, whatever the parent set; a file-size limit is an error like a full disk.
+  // A reader that went away ends us quietly, whatever the parent set; a file-size limit is an error like a
+  // full disk.
   std::signal(SIGPIPE, SIG_DFL);
   std::signal(SIGXFSZ, SIG_IGN);
   std::signal(SIGBUS, MappedFileShrank);
@@ -55,18 +57,21 @@ void SplitTrailing(std::vector<std::string>& arguments, Session& session) {
 
 int Run(int argc, char** argv) {
   Session session;
-  CLI::App app("deltawire keeps LLM rollout engines bit-identical to their RL trainer by sending only the weights that "
-               "changed.",
-               "deltawire");
+  CLI::App app(
+      "deltawire keeps LLM rollout engines bit-identical to their RL trainer by sending only the weights "
+      "that "
+      "changed.",
+      "deltawire");
   app.set_version_flag("--version", "deltawire " DELTAWIRE_VERSION);
   app.require_subcommand(1);
-  app.footer("Examples:\n"
-             "  deltawire diff old/ new/ -o p.safetensors      what changed between two checkpoints\n"
-             "  deltawire apply old/ p.safetensors -o rebuilt/\n"
-             "  deltawire follow /runs/7 engine/ckpt           keep a checkpoint at a run's newest version\n"
-             "\n" +
-             std::string(ExitCodeTable()) +
-             "\nErrors are one line on stderr, \"deltawire: CODE: message\"; with --json also on stdout.");
+  app.footer(
+      "Examples:\n"
+      "  deltawire diff old/ new/ -o p.safetensors      what changed between two checkpoints\n"
+      "  deltawire apply old/ p.safetensors -o rebuilt/\n"
+      "  deltawire follow /runs/7 engine/ckpt           keep a checkpoint at a run's newest version\n"
+      "\n" +
+      std::string(ExitCodeTable()) +
+      "\nErrors are one line on stderr, \"deltawire: CODE: message\"; with --json also on stdout.");
   AddDiff(app, session);
   AddApply(app, session);
   AddVerify(app, session);
@@ -79,15 +84,18 @@ int Run(int argc, char** argv) {
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   SplitTrailing(arguments, session);
   // Also for errors that parsing ends with before it comes to the flag. bench's --json names a file.
-  session.out.json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end() &&
-                     arguments[0] != "bench";
+  const std::string command = arguments.empty() ? "" : arguments[0];
+  session.out.json =
+      std::find(arguments.begin(), arguments.end(), "--json") != arguments.end() && command != "bench";
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(std::move(arguments));
   } catch (const CLI::Success& success) {  // --help, --version
     return Finish(session, app.exit(success));
   } catch (const CLI::ParseError& error) {
-    return Finish(session, UsageError(session, app, error.what()));
+    const bool unknown = app.get_subcommands().empty() && !command.empty() && !command.starts_with('-');
+    return Finish(session, UsageError(session, app,
+                                      unknown ? fmt::format("{} is not a command", command) : error.what()));
   }
   const Result<ExitCode> result = session.action();
   if (result) return Finish(session, *result);

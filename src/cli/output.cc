@@ -48,8 +48,8 @@ void Write(FILE* to, std::string_view text) { std::fwrite(text.data(), 1, text.s
 
 // Characters, not bytes: tensor names may be any UTF-8.
 size_t Width(std::string_view text) {
-  return static_cast<size_t>(
-      std::count_if(text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
+  return static_cast<size_t>(std::count_if(
+      text.begin(), text.end(), [](char c) { return (static_cast<unsigned char>(c) & 0xC0) != 0x80; }));
 }
 
 }  // namespace

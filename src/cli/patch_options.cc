@@ -25,16 +25,11 @@ Result<sync::Catalog> OpenCatalog(const std::string& url) {
 }
 
 Json VersionJson(const pubsub::Version& version) {
-  Json json = {{"number", version.number},
-               {"base", version.base ? Json(*version.base) : Json(nullptr)},
-               {"digest", version.digest.Hex()},
-               {"steps", version.steps},
-               {"changed", version.changed},
-               {"uncertain", version.uncertain},
-               {"dense", version.dense},
-               {"sent", version.sent},
-               {"total", version.total},
-               {"bytes", version.bytes},
+  Json json = {{"number", version.number},       {"base", version.base ? Json(*version.base) : Json(nullptr)},
+               {"digest", version.digest.Hex()}, {"steps", version.steps},
+               {"changed", version.changed},     {"uncertain", version.uncertain},
+               {"dense", version.dense},         {"sent", version.sent},
+               {"total", version.total},         {"bytes", version.bytes},
                {"seconds", version.seconds}};
   for (const auto& [stage, seconds] : version.stages) json["stages"][stage] = seconds;
   if (!version.notes.empty()) json["notes"] = version.notes;

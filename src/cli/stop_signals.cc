@@ -16,7 +16,8 @@ StopSignals::StopSignals() {
     while (!ended.stop_requested()) {
       if (sigtimedwait(&signals, nullptr, &kSlice) < 0) continue;
       stop_.request_stop();
-      pthread_sigmask(SIG_UNBLOCK, &signals, nullptr);  // the next one finds this thread, and the default action
+      pthread_sigmask(SIG_UNBLOCK, &signals,
+                      nullptr);  // the next one finds this thread, and the default action
       return;
     }
   });

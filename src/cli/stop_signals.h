@@ -1,4 +1,5 @@
-// SIGINT and SIGTERM as a stop token: asked once, a command ends at its next safe point; asked twice, at once.
+// SIGINT and SIGTERM as a stop token: asked once, a command ends at its next safe point; asked twice, at
+// once.
 #pragma once
 
 #include <csignal>
@@ -7,8 +8,8 @@
 
 namespace deltawire::cli {
 
-// Construct it before other threads start: they inherit the blocked signals, so that only this object's thread
-// receives them.
+// Construct it before other threads start: they inherit the blocked signals, so that only this object's
+// thread receives them.
 class StopSignals {
  public:
   StopSignals();

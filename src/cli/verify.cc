@@ -25,7 +25,8 @@ struct Options {
 
 // For what is checked, damage is an answer; for everything else it is bad input.
 bool IsAnswer(Code code) {
-  return code == Code::kCorrupt || code == Code::kMismatch || code == Code::kWrongBase || code == Code::kWrongRun;
+  return code == Code::kCorrupt || code == Code::kMismatch || code == Code::kWrongBase ||
+         code == Code::kWrongRun;
 }
 
 Result<ExitCode> Wrong(Session& session, const Error& error) {
@@ -79,15 +80,19 @@ Result<ExitCode> VerifyDigest(Session& session, const Options& options) {
   const auto digest = pubsub::DigestCheckpoint(options.path, patch);
   if (!digest) return Wrong(session, digest.error());
   if (expected && *expected != *digest) {
-    return Wrong(session, Error(Code::kMismatch, fmt::format("{} has state digest {}, expected {}", options.path,
-                                                             digest->Hex(), expected->Hex())));
+    return Wrong(session, Error(Code::kMismatch, fmt::format("{} has state digest {}, expected {}",
+                                                             options.path, digest->Hex(), expected->Hex())));
   }
   ReportGood(session,
-             {{"ok", true}, {"kind", "checkpoint"}, {"path", options.path}, {"digest", digest->Hex()},
+             {{"ok", true},
+              {"kind", "checkpoint"},
+              {"path", options.path},
+              {"digest", digest->Hex()},
               {"expected", expected ? Json(expected->Hex()) : Json(nullptr)}},
              "checkpoint",
-             {{"checked", expected ? "headers, index and every bit" : "headers and index; give --digest or --url to "
-                                                                      "check the bits"},
+             {{"checked", expected ? "headers, index and every bit"
+                                   : "headers and index; give --digest or --url to "
+                                     "check the bits"},
               {"digest", digest->Hex()}});
   return kOk;
 }
@@ -97,19 +102,20 @@ Result<ExitCode> VerifyVersion(Session& session, const Options& options) {
   const auto found =
       pubsub::IdentifyCheckpoint(options.path, catalog, device::HostBackends(), Parallel(*options.threads));
   if (!found) return Wrong(session, found.error());
-  Json json = {{"ok", !found->versions.empty()}, {"kind", "checkpoint"},      {"path", options.path},
-               {"run", found->run},              {"digest", found->digest.Hex()}, {"versions", found->versions},
+  Json json = {{"ok", !found->versions.empty()}, {"kind", "checkpoint"},
+               {"path", options.path},           {"run", found->run},
+               {"digest", found->digest.Hex()},  {"versions", found->versions},
                {"newest", found->newest},        {"unmanaged", found->unmanaged}};
   if (found->versions.empty()) {
     std::string nearest = "it is of no version";
     if (found->nearest) {
       constexpr size_t kNamed = 10;
       const auto& names = found->differing;
-      nearest = fmt::format("nearest is version {}, from which {} tensors differ: {}{}", *found->nearest, names.size(),
-                            fmt::join(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(
-                                                                         std::min(kNamed, names.size())),
-                                      ", "),
-                            names.size() > kNamed ? ", ..." : "");
+      nearest = fmt::format(
+          "nearest is version {}, from which {} tensors differ: {}{}", *found->nearest, names.size(),
+          fmt::join(names.begin(),
+                    names.begin() + static_cast<std::ptrdiff_t>(std::min(kNamed, names.size())), ", "),
+          names.size() > kNamed ? ", ..." : "");
       json["nearest"] = *found->nearest;
       json["differing"] = names;
     }
@@ -128,7 +134,8 @@ Result<ExitCode> VerifyVersion(Session& session, const Options& options) {
 
 Result<ExitCode> VerifyWholeRun(Session& session, const Options& options) {
   DELTAWIRE_ASSIGN(auto catalog, OpenCatalog(options.path));
-  const auto check = pubsub::VerifyRun(catalog, {Parallel(*options.threads), session.out.Progress("verifying")});
+  const auto check =
+      pubsub::VerifyRun(catalog, {Parallel(*options.threads), session.out.Progress("verifying")});
   if (!check) return Wrong(session, check.error());
   Json json = {{"ok", check->faults.empty()},
                {"kind", "run"},
@@ -144,20 +151,22 @@ Result<ExitCode> VerifyWholeRun(Session& session, const Options& options) {
                {"bytes", check->bytes},
                {"faults", Json::array()}};
   for (const auto& [object, error] : check->faults) {
-    json["faults"].push_back({{"object", object}, {"code", CodeName(error.code())}, {"message", error.message()}});
+    json["faults"].push_back(
+        {{"object", object}, {"code", CodeName(error.code())}, {"message", error.message()}});
   }
   if (session.out.json) {
     session.out.JsonLine(json);
   } else {
     session.out.Line(fmt::format("run {}: {}", check->run,
-                                 check->faults.empty() ? session.out.Good("verified")
-                                                       : session.out.Bad(fmt::format("{} faults",
-                                                                                     check->faults.size()))));
-    session.out.Facts({{"versions", fmt::format("{} manifests, {} links", check->versions, check->links)},
-                       {"parts", fmt::format("{} update files, every hash and stream", check->parts)},
-                       {"digests", fmt::format("{} tables that add up to their version's", check->digest_tables)},
-                       {"anchors", fmt::format("{} with {} files", check->anchors, check->anchor_files)},
-                       {"read", BytesText(check->bytes)}});
+                                 check->faults.empty()
+                                     ? session.out.Good("verified")
+                                     : session.out.Bad(fmt::format("{} faults", check->faults.size()))));
+    session.out.Facts(
+        {{"versions", fmt::format("{} manifests, {} links", check->versions, check->links)},
+         {"parts", fmt::format("{} update files, every hash and stream", check->parts)},
+         {"digests", fmt::format("{} tables that add up to their version's", check->digest_tables)},
+         {"anchors", fmt::format("{} with {} files", check->anchors, check->anchor_files)},
+         {"read", BytesText(check->bytes)}});
   }
   for (const auto& [object, error] : check->faults) {
     session.out.Warning(CodeName(error.code()), fmt::format("{}: {}", object, error.message()));
@@ -168,7 +177,8 @@ Result<ExitCode> VerifyWholeRun(Session& session, const Options& options) {
 Result<ExitCode> Run(Session& session, const Options& options) {
   std::error_code error;
   const bool folder = fs::is_directory(options.path, error);
-  if (options.path.find("://") != std::string::npos || (folder && fs::exists(fs::path(options.path) / "manifests"))) {
+  if (options.path.find("://") != std::string::npos ||
+      (folder && fs::exists(fs::path(options.path) / "manifests"))) {
     return VerifyWholeRun(session, options);
   }
   if (!folder) {
@@ -190,14 +200,17 @@ Result<ExitCode> Run(Session& session, const Options& options) {
 
 void AddVerify(CLI::App& app, Session& session) {
   auto options = std::make_shared<Options>();
-  CLI::App* command = AddCommand(app, session, "verify", "Check a patch, a checkpoint, or everything that a run stores.",
-                                 "  deltawire verify p.safetensors               every hash and stream of a patch\n"
-                                 "  deltawire verify engine/ --url /runs/7       which version do these bits belong to?\n"
-                                 "  deltawire verify engine/ --digest 0123...    are they the expected ones?\n"
-                                 "  deltawire verify file:///runs/7              every manifest, link, part and anchor\n",
-                                 [&session, options] { return Run(session, *options); });
-  command->add_option("PATH", options->path, "patch, checkpoint file or folder, run folder or URL")->required();
-  auto* digest = command->add_option("--digest", options->digest, "the state digest that a checkpoint must have");
+  CLI::App* command =
+      AddCommand(app, session, "verify", "Check a patch, a checkpoint, or everything that a run stores.",
+                 "  deltawire verify p.safetensors               every hash and stream of a patch\n"
+                 "  deltawire verify engine/ --url /runs/7       which version do these bits belong to?\n"
+                 "  deltawire verify engine/ --digest 0123...    are they the expected ones?\n"
+                 "  deltawire verify file:///runs/7              every manifest, link, part and anchor\n",
+                 [&session, options] { return Run(session, *options); });
+  command->add_option("PATH", options->path, "patch, checkpoint file or folder, run folder or URL")
+      ->required();
+  auto* digest =
+      command->add_option("--digest", options->digest, "the state digest that a checkpoint must have");
   command->add_option("--url", options->url, "the run that a checkpoint should belong to")->excludes(digest);
   options->threads = AddThreads(command);
 }

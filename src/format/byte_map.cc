@@ -134,8 +134,9 @@ class Mapper {
   void AddContainerHeader(const SafetensorsHeader& header) {
     Add(8, fmt::format("safetensors: header length {}", header.data_offset - 8));
     AddJson(header.data_offset, [](const Member& member) {
-      return member.key == "__metadata__" ? fmt::format("header: metadata {}", Shortened(member.value))
-                                          : fmt::format("header: tensor {} {}", Shortened(member.key), member.value);
+      return member.key == "__metadata__"
+                 ? fmt::format("header: metadata {}", Shortened(member.value))
+                 : fmt::format("header: tensor {} {}", Shortened(member.key), member.value);
     });
   }
 
@@ -182,7 +183,8 @@ Status Mapper::AddUpdate(const Inventory* inventory) {
 
   AddContainerHeader(header);
   if (map_.table) {
-    for (const BlockEntry& block : map_.table->blocks) Add(at_ + block.bytes, "block: " + BlockMeaning(block));
+    for (const BlockEntry& block : map_.table->blocks)
+      Add(at_ + block.bytes, "block: " + BlockMeaning(block));
   } else {
     Add(at_ + update.blocks.size(), "blocks section (its cuts need the run's inventory)");
   }
@@ -191,7 +193,8 @@ Status Mapper::AddUpdate(const Inventory* inventory) {
     BinaryReader reader(*update.inventory, "inventory section");
     DELTAWIRE_ASSIGN(const uint64_t inflated, reader.Varint("size"));
     Add(at_ + reader.offset(), fmt::format("inventory: {} bytes when inflated", inflated));
-    Add(at_ + reader.remaining(), fmt::format("inventory: zlib stream, {} tensors", map_.inventory->tensors.size()));
+    Add(at_ + reader.remaining(),
+        fmt::format("inventory: zlib stream, {} tensors", map_.inventory->tensors.size()));
   }
   if (map_.table) return AddTable(update.table);
   Add(file_.size(), "block table (its rows need the run's inventory)");
@@ -202,7 +205,9 @@ Status Mapper::AddUpdate(const Inventory* inventory) {
 Status Mapper::AddTable(ByteSpan bytes) {
   const uint64_t base = at_;
   BinaryReader reader(bytes, "block table");
-  const auto to_here = [&](std::string meaning) { Add(base + reader.offset(), "table: " + std::move(meaning)); };
+  const auto to_here = [&](std::string meaning) {
+    Add(base + reader.offset(), "table: " + std::move(meaning));
+  };
   DELTAWIRE_TRY(reader.Take(4, "magic"));
   to_here("magic \"DWBT\"");
   DELTAWIRE_ASSIGN(const uint8_t version, reader.Byte("version"));
@@ -250,8 +255,10 @@ Result<FileKind> JsonKind(ByteSpan file) {
   if (format == "deltawire.manifest") return FileKind::kManifest;
   if (format == "deltawire.anchor") return FileKind::kAnchorManifest;
   if (format == "deltawire.inventory") return FileKind::kInventory;
-  return Fail(Code::kCorrupt, "format is {}, expected \"deltawire.manifest\", \"deltawire.anchor\" or \"deltawire.inventory\"",
-              Quoted(format));
+  return Fail(
+      Code::kCorrupt,
+      "format is {}, expected \"deltawire.manifest\", \"deltawire.anchor\" or \"deltawire.inventory\"",
+      Quoted(format));
 }
 
 }  // namespace
@@ -290,8 +297,9 @@ Result<ByteMap> MapBytes(ByteSpan file, const Inventory* inventory) {
       DELTAWIRE_ASSIGN(const SafetensorsHeader header, ParseSafetensors(file, file.size()));
       mapper.AddContainerHeader(header);
       for (const auto& entry : header.entries) {
-        mapper.Add(header.data_offset + entry.end, fmt::format("tensor {}: {} {}", Quoted(entry.name),
-                                                               DtypeName(entry.dtype), ShapeText(entry.shape)));
+        mapper.Add(header.data_offset + entry.end,
+                   fmt::format("tensor {}: {} {}", Quoted(entry.name), DtypeName(entry.dtype),
+                               ShapeText(entry.shape)));
       }
       break;
     }

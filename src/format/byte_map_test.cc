@@ -36,7 +36,8 @@ std::string MeaningAt(const ByteMap& map, uint64_t offset) {
 }
 
 Bytes ExampleUpdate(EmbedInventory embed) {
-  return BuildUpdate(ExampleHeader(), ExampleTable(), kExampleBlocks, kExampleEntropy, ExampleInventory(), embed)
+  return BuildUpdate(ExampleHeader(), ExampleTable(), kExampleBlocks, kExampleEntropy, ExampleInventory(),
+                     embed)
       .value()
       .file;
 }
@@ -104,7 +105,8 @@ TEST(ByteMap, SafetensorsWithOddNamesEmptyTensorsAndPadding) {
 
 TEST(ByteMap, EveryTruncationOfAnUpdateIsAnError) {
   const Bytes file = ExampleUpdate(EmbedInventory::kYes);
-  for (size_t size = 0; size < file.size(); ++size) EXPECT_FALSE(MapBytes(ByteSpan(file).first(size))) << size;
+  for (size_t size = 0; size < file.size(); ++size)
+    EXPECT_FALSE(MapBytes(ByteSpan(file).first(size))) << size;
 }
 
 TEST(ByteMap, StrangersAreErrors) {

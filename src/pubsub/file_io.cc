@@ -1,11 +1,13 @@
 #include "pubsub/file_io.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <vector>
 
 namespace deltawire::pubsub {
 namespace {
@@ -50,12 +52,47 @@ Status WriteFileDurably(const std::string& path, std::span<const ByteSpan> piece
   }
   if (status && fsync(file) != 0) status = SystemError("sync", temporary, errno);
   if (close(file) != 0 && status) status = SystemError("close", temporary, errno);
-  if (status && rename(temporary.c_str(), path.c_str()) != 0) status = SystemError("rename", temporary, errno);
+  if (status && rename(temporary.c_str(), path.c_str()) != 0)
+    status = SystemError("rename", temporary, errno);
   if (!status) {
     unlink(temporary.c_str());
     return status;
   }
   return SyncFolderOf(path);
+}
+
+Status CopyFile(const std::string& from, const std::string& to) {
+  const int source = open(from.c_str(), O_RDONLY | O_CLOEXEC);
+  if (source < 0) return SystemError("open", from, errno);
+  struct stat info{};
+  const int target = fstat(source, &info) == 0 ? open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC,
+                                                      (info.st_mode & 0777) | S_IRUSR | S_IWUSR)
+                                               : -1;
+  if (target < 0) {
+    const int error = errno;
+    close(source);
+    return SystemError("create", to, error);
+  }
+  Status status;
+  std::vector<uint8_t> buffer;  // only where the kernel can't copy between the two
+  while (status) {
+    constexpr size_t kPiece = size_t{1} << 30;
+    ssize_t copied = buffer.empty() ? copy_file_range(source, nullptr, target, nullptr, kPiece, 0)
+                                    : read(source, buffer.data(), buffer.size());
+    if (copied < 0 && errno == EINTR) continue;
+    if (copied < 0 && buffer.empty() &&
+        (errno == EXDEV || errno == EINVAL || errno == EOPNOTSUPP || errno == ENOSYS)) {
+      buffer.resize(1 << 20);
+      continue;
+    }
+    if (copied < 0) status = SystemError("copy", from + " to " + to, errno);
+    if (copied <= 0) break;
+    if (!buffer.empty()) status = WriteAll(target, to, ByteSpan(buffer).first(static_cast<size_t>(copied)));
+  }
+  close(source);
+  if (close(target) != 0 && status) status = SystemError("close", to, errno);
+  if (!status) unlink(to.c_str());
+  return status;
 }
 
 Status RemoveFileDurably(const std::string& path) {

@@ -17,7 +17,8 @@ bool LaterVersionMayHelp(Code code) {
 
 class Follower {
  public:
-  Follower(Subscriber& subscriber, const FollowOptions& options) : subscriber_(subscriber), options_(options) {}
+  Follower(Subscriber& subscriber, const FollowOptions& options)
+      : subscriber_(subscriber), options_(options) {}
 
   Status UpdateTo(std::optional<uint64_t> number) {
     const auto before = subscriber_.version();
@@ -38,7 +39,8 @@ class Follower {
     while (!cancel.stop_requested()) {
       const int64_t left_ms = options_.timeout_ms.value_or(kLongestWaitMs) - waited_ms;
       if (options_.timeout_ms && left_ms < 0) break;
-      const auto newer = subscriber_.NewerVersion(seen, {std::max<int64_t>(0, left_ms), options_.poll_ms}, cancel);
+      const auto newer =
+          subscriber_.NewerVersion(seen, {std::max<int64_t>(0, left_ms), options_.poll_ms}, cancel);
       if (!newer && newer.error().code() == Code::kCancelled) break;
       if (!newer && (newer.error().code() != Code::kIo || options_.timeout_ms)) return Fail(newer.error());
       if (!newer || !*newer) {
@@ -82,7 +84,8 @@ class Follower {
 
 }  // namespace
 
-Result<std::optional<Version>> Follow(Subscriber& subscriber, const FollowOptions& options, std::stop_token cancel) {
+Result<std::optional<Version>> Follow(Subscriber& subscriber, const FollowOptions& options,
+                                      std::stop_token cancel) {
   Follower follower(subscriber, options);
   if (!options.once && !options.number) return follower.Run(cancel);
   if (options.timeout_ms) {

@@ -12,21 +12,24 @@
 namespace deltawire::pubsub {
 
 struct FollowOptions {
-  std::optional<uint64_t> number;        // go to this version and return, instead of following
-  bool once = false;                     // go to the newest and return
-  std::optional<int64_t> timeout_ms;     // return when no newer version came for so long; nullopt: wait for ever
+  std::optional<uint64_t> number;     // go to this version and return, instead of following
+  bool once = false;                  // go to the newest and return
+  std::optional<int64_t> timeout_ms;  // return when no newer version came for so long; nullopt: wait for ever
   int64_t poll_ms = 1'000;
-  uint64_t verify_every = 0;             // re-read every bit after each Nth commit; 0: never
-  std::function<void(const Version&)> committed;  // after each commit, and once for a receiver that needs none
-  // Told about an update that was refused; the receiver still holds what it held, and the next version is tried.
+  uint64_t verify_every = 0;  // re-read every bit after each Nth commit; 0: never
+  std::function<void(const Version&)>
+      committed;  // after each commit, and once for a receiver that needs none
+  // Told about an update that was refused; the receiver still holds what it held, and the next version is
+  // tried.
   std::function<void(uint64_t number, const Error&)> refused;
   std::function<void(const Version&)> verified;
 };
 
-// Commits each newer version as it appears. Stops only between commits: within poll_ms of `cancel`, on which it
-// returns success. While it follows, faults of one update (kCorrupt, kWrongBase, kDetectorFault, kNotFound) and of the
-// store (kIo) go to `refused` and it goes on; everything else, and with `number` or `once` any error, ends it.
-// Returns the version in the end; nullopt when none was reached before timeout or cancel.
+// Commits each newer version as it appears. Stops only between commits: within poll_ms of `cancel`, on which
+// it returns success. While it follows, faults of one update (kCorrupt, kWrongBase, kDetectorFault,
+// kNotFound) and of the store (kIo) go to `refused` and it goes on; everything else, and with `number` or
+// `once` any error, ends it. Returns the version in the end; nullopt when none was reached before timeout or
+// cancel.
 Result<std::optional<Version>> Follow(Subscriber& subscriber, const FollowOptions& options,
                                       std::stop_token cancel = {});
 

@@ -9,8 +9,9 @@ namespace deltawire::pubsub {
 namespace {
 
 // Fills what is said about a checkpoint whose bits no version has.
-Status FindNearest(sync::Catalog& catalog, const std::vector<uint64_t>& versions, const format::Inventory& inventory,
-                   const std::string& inventory_hash, const delta::Replica& replica, Identity& identity) {
+Status FindNearest(sync::Catalog& catalog, const std::vector<uint64_t>& versions,
+                   const format::Inventory& inventory, const std::string& inventory_hash,
+                   const delta::Replica& replica, Identity& identity) {
   std::optional<std::vector<uint32_t>> fewest;
   for (auto number = versions.rbegin(); number != versions.rend(); ++number) {
     DELTAWIRE_ASSIGN(const auto record, catalog.Load(*number));
@@ -31,8 +32,8 @@ Status FindNearest(sync::Catalog& catalog, const std::vector<uint64_t>& versions
 
 }  // namespace
 
-Result<Identity> IdentifyCheckpoint(const std::string& path, sync::Catalog& catalog, const device::Backends& backends,
-                                    const Parallel& parallel) {
+Result<Identity> IdentifyCheckpoint(const std::string& path, sync::Catalog& catalog,
+                                    const device::Backends& backends, const Parallel& parallel) {
   DELTAWIRE_ASSIGN(const Checkpoint checkpoint, Checkpoint::Open(path));
   Identity identity;
   DELTAWIRE_ASSIGN(identity.newest, catalog.Newest());
@@ -66,8 +67,7 @@ Result<Identity> IdentifyCheckpoint(const std::string& path, sync::Catalog& cata
     if (record.manifest.digest == identity.digest) identity.versions.push_back(number);
   }
   if (identity.versions.empty()) {
-    DELTAWIRE_TRY(
-        FindNearest(catalog, versions, *inventory, newest.manifest.inventory, replica, identity));
+    DELTAWIRE_TRY(FindNearest(catalog, versions, *inventory, newest.manifest.inventory, replica, identity));
   }
   return identity;
 }

@@ -30,7 +30,8 @@ class NewFolder {
     }
     folder.path_ = std::move(path);
     std::error_code error;
-    for (const auto& left_over : fs::directory_iterator(folder.path_, error)) fs::remove_all(left_over, error);
+    for (const auto& left_over : fs::directory_iterator(folder.path_, error))
+      fs::remove_all(left_over, error);
     if (error) return SystemError("empty", folder.path_, error.value());
     return folder;
   }
@@ -65,8 +66,8 @@ class NewFolder {
   int lock_ = -1;
 };
 
-Status CopyFile(sync::Catalog& catalog, const format::AnchorManifest& anchor, size_t index, const std::string& to,
-                const std::function<void(uint64_t)>& copied) {
+Status CopyFile(sync::Catalog& catalog, const format::AnchorManifest& anchor, size_t index,
+                const std::string& to, const std::function<void(uint64_t)>& copied) {
   const int file = open(to.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
   if (file < 0) return SystemError("create", to, errno);
   Status status = catalog.ReadAnchorFile(anchor, index, [&](ByteSpan piece) -> Status {
@@ -89,10 +90,11 @@ Result<format::AnchorManifest> NewestAnchor(sync::Catalog& catalog, std::optiona
   for (auto number = numbers.rbegin(); number != numbers.rend(); ++number) {
     if (!at_most || *number <= *at_most) return catalog.LoadAnchor(*number);
   }
-  return Fail(Code::kNotFound,
-              "{} has no full checkpoint{}; copy the checkpoint that the run started from into the folder first, or "
-              "let the publisher write one",
-              catalog.store().Describe(), at_most ? fmt::format(" at or below version {}", *at_most) : "");
+  return Fail(
+      Code::kNotFound,
+      "{} has no full checkpoint{}; copy the checkpoint that the run started from into the folder first, or "
+      "let the publisher write one",
+      catalog.store().Describe(), at_most ? fmt::format(" at or below version {}", *at_most) : "");
 }
 
 }  // namespace

@@ -37,7 +37,8 @@ class Progress {
   uint64_t total_;
 };
 
-device::Block BlockOf(const PatchOptions& options, const TensorView& view, const Box& box, std::string_view name) {
+device::Block BlockOf(const PatchOptions& options, const TensorView& view, const Box& box,
+                      std::string_view name) {
   return {options.backends, view, box, device::CastOfWidth(DtypeBytes(view.dtype)), DigestKey(name)};
 }
 
@@ -55,9 +56,11 @@ Result<LoadedPatch> LoadPatch(const std::string& path, const PatchOptions& optio
   const auto load = [&]() -> Status {
     DELTAWIRE_ASSIGN(const auto parsed, format::ParseUpdate(bytes));
     DELTAWIRE_ASSIGN(patch.inventory, format::ReadInventory(parsed));
-    if (!parsed.header.base_digest) return Fail(Code::kCorrupt, "a standalone patch must name its base's digest");
+    if (!parsed.header.base_digest)
+      return Fail(Code::kCorrupt, "a standalone patch must name its base's digest");
     patch.grid = std::make_unique<delta::GridIndex>(patch.inventory);
-    DELTAWIRE_ASSIGN(patch.update, delta::DecodeUpdate(bytes, patch.inventory, *patch.grid, options.parallel));
+    DELTAWIRE_ASSIGN(patch.update,
+                     delta::DecodeUpdate(bytes, patch.inventory, *patch.grid, options.parallel));
     return {};
   };
   if (auto status = load(); !status) return Fail(status.error().Within(path));
@@ -94,19 +97,23 @@ class TemporaryCopy {
 
   Status CopyFrom(const std::string& from) {
     std::error_code error;
-    if (!fs::is_directory(from, error)) {
-      fs::copy_file(from, path_, error);
-    } else if (fs::create_directory(path_, error); !error) {
-      for (auto entry = fs::recursive_directory_iterator(from, error); !error && entry != fs::end(entry);
-           entry.increment(error)) {
-        const fs::path name = fs::relative(entry->path(), from, error);
-        if (name == ".deltawire") {
-          entry.disable_recursion_pending();
-          continue;
-        }
-        if (!error) fs::copy(entry->path(), path_ / name, error);
-        if (error) break;
+    fs::remove_all(path_, error);  // of a killed process that had this one's id
+    if (!fs::is_directory(from, error)) return CopyFile(from, path_);
+    fs::create_directory(path_, error);
+    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
+    for (auto entry = fs::recursive_directory_iterator(from, kFollow, error);
+         !error && entry != fs::end(entry); entry.increment(error)) {
+      // Lexically: a Hugging Face cache holds links to files elsewhere, which become files here.
+      const fs::path name = entry->path().lexically_relative(from);
+      const fs::path to = fs::path(path_) / name;
+      if (name == ".deltawire") {
+        entry.disable_recursion_pending();
+      } else if (entry->is_directory(error)) {
+        fs::create_directory(to, error);
+      } else if (!error) {
+        DELTAWIRE_TRY(CopyFile(entry->path().string(), to.string()));
       }
+      if (error) break;
     }
     if (error) return SystemError("copy", from + " to " + path_, error.value());
     return {};
@@ -123,8 +130,8 @@ class TemporaryCopy {
 
 }  // namespace
 
-Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& new_path, const std::string& out,
-                                const PatchOptions& options) {
+Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& new_path,
+                                const std::string& out, const PatchOptions& options) {
   const Stopwatch watch(*options.clock);
   DELTAWIRE_ASSIGN(const Checkpoint was, Checkpoint::Open(old_path));
   DELTAWIRE_ASSIGN(const Checkpoint now, Checkpoint::Open(new_path));
@@ -156,8 +163,8 @@ Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& 
       // A checkpoint's box is a run of its file unless the grid cuts columns; then it is read out first.
       Bytes bits(uint64_t{old_block.elements()} * old_block.served_width());
       old_block.Read(bits);
-      new_block.Compare(*BorrowHost(bits.data(), bits.size()), 0, result.change.changed, result.change.old_bits,
-                        result.change.new_bits);
+      new_block.Compare(*BorrowHost(bits.data(), bits.size()), 0, result.change.changed,
+                        result.change.old_bits, result.change.new_bits);
     }
     progress.Step();
   });
@@ -201,16 +208,18 @@ Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& 
   return version;
 }
 
-Result<Version> ApplyPatch(const std::string& base_path, const std::string& patch_path, const std::string& out,
-                           const PatchOptions& options) {
+Result<Version> ApplyPatch(const std::string& base_path, const std::string& patch_path,
+                           const std::string& out, const PatchOptions& options) {
   const Stopwatch watch(*options.clock);
   std::error_code error;
-  if (fs::exists(out, error)) return Fail(Code::kExists, "{} exists already; remove it or choose another name", out);
+  if (fs::exists(out, error))
+    return Fail(Code::kExists, "{} exists already; remove it or choose another name", out);
   DELTAWIRE_ASSIGN(const LoadedPatch patch, LoadPatch(patch_path, options));
   {
     // Before anything is copied: most refusals need only the headers.
     DELTAWIRE_ASSIGN(const Checkpoint base, Checkpoint::Open(base_path));
-    DELTAWIRE_TRY(format::CompareTensors(patch.inventory, base.Specs(), base_path, format::ExtraTensors::kRefuse));
+    DELTAWIRE_TRY(
+        format::CompareTensors(patch.inventory, base.Specs(), base_path, format::ExtraTensors::kRefuse));
   }
   const std::string parent = fs::absolute(fs::path(out)).parent_path().string();
   const std::string name = fs::path(out).filename().string();
@@ -224,7 +233,8 @@ Result<Version> ApplyPatch(const std::string& base_path, const std::string& patc
                                                           std::move(tensors), options.parallel));
     if (replica.digest() != *patch.update.header.base_digest) {
       return Fail(Code::kWrongBase,
-                  "the patch was made from a checkpoint with state digest {}, {} has {}; apply it to the checkpoint it was "
+                  "the patch was made from a checkpoint with state digest {}, {} has {}; apply it to the "
+                  "checkpoint it was "
                   "made from",
                   patch.update.header.base_digest->Hex(), base_path, replica.digest().Hex());
     }

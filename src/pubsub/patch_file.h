@@ -22,12 +22,14 @@ struct PatchOptions {
 };
 
 // Writes to `out` (atomically: a temporary file, renamed) the update that turns checkpoint `old_path` into
-// `new_path`. Both are mapped; heap is O(changes). kMismatch naming tensors when names, shapes or dtypes differ.
-Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& new_path, const std::string& out,
-                                const PatchOptions& options);
+// `new_path`. Both are mapped; heap is O(changes). kMismatch naming tensors when names, shapes or dtypes
+// differ.
+Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& new_path,
+                                const std::string& out, const PatchOptions& options);
 
-// Writes to `out` (a file or folder like `base_path`, which must not exist) the checkpoint that the patch makes of
-// `base_path`. Nothing appears under `out` unless the result is proved. kWrongBase when the base is another one.
+// Writes to `out` (a file or folder like `base_path`, which must not exist) the checkpoint that the patch
+// makes of `base_path`. Nothing appears under `out` unless the result is proved. kWrongBase when the base is
+// another one.
 Result<Version> ApplyPatch(const std::string& base_path, const std::string& patch, const std::string& out,
                            const PatchOptions& options);
 

@@ -24,6 +24,7 @@ class Checker {
     DELTAWIRE_ASSIGN(const auto versions, catalog_.Versions());
     DELTAWIRE_ASSIGN(const auto anchors, catalog_.Anchors());
     anchors_ = {anchors.begin(), anchors.end()};
+    if (!versions.empty()) oldest_ = versions.front();
     const uint64_t total = versions.size() + anchors.size();
     uint64_t done = 0;
     const auto step = [&] {
@@ -68,24 +69,27 @@ class Checker {
       DELTAWIRE_TRY(Note(manifest.parts[i].object.name, CheckPart(manifest, i, **model)));
     }
     if (!manifest.tensor_digests) return {};
-    return Note(manifest.tensor_digests->name, CheckSum(catalog_.ReadTensorDigests(manifest), manifest.digest));
+    return Note(manifest.tensor_digests->name,
+                CheckSum(catalog_.ReadTensorDigests(manifest), manifest.digest));
   }
 
   Status CheckLinks(const format::Manifest& manifest) {
     if (manifest.base.kind == format::BaseRef::Kind::kVersion) {
       const auto base = records_.find(manifest.base.number);
       if (base == records_.end()) {
-        // Retention removes old versions; the first of the rest then needs its own way in.
-        if (!anchors_.contains(manifest.number)) {
+        // Retention removes the oldest versions; the first of the rest then needs its own way in.
+        if (manifest.number != oldest_ || !anchors_.contains(manifest.number)) {
           return Fail(Code::kNotFound,
-                      "version {} builds on version {}, which is missing or damaged, and has no anchor of its own; "
-                      "restore it, or let the publisher write an anchor",
+                      "version {} builds on version {}, which is missing or damaged; restore it (only the "
+                      "oldest version "
+                      "may stand without its base, if it has an anchor)",
                       manifest.number, manifest.base.number);
         }
       } else if (base->second.sha256 != manifest.base.manifest ||
                  base->second.manifest.digest != manifest.base.digest) {
         return Fail(Code::kCorrupt,
-                    "version {} builds on a version {} with manifest {} and digest {}; the one here has manifest {} and "
+                    "version {} builds on a version {} with manifest {} and digest {}; the one here has "
+                    "manifest {} and "
                     "digest {}: a manifest was replaced; restore it",
                     manifest.number, manifest.base.number, manifest.base.manifest, manifest.base.digest.Hex(),
                     base->second.sha256, base->second.manifest.digest.Hex());
@@ -111,16 +115,18 @@ class Checker {
     check_.bytes += file.size();
     const ByteSpan table = ByteSpan(file).subspan(part.table.offset, part.table.bytes);
     if (const std::string found = ToHex(Sha256(table)); found != part.table.sha256) {
-      return Fail(Code::kCorrupt, "the block table at {}+{} has SHA-256 {}, the manifest says {}", part.table.offset,
-                  part.table.bytes, found, part.table.sha256);
+      return Fail(Code::kCorrupt, "the block table at {}+{} has SHA-256 {}, the manifest says {}",
+                  part.table.offset, part.table.bytes, found, part.table.sha256);
     }
-    DELTAWIRE_ASSIGN(const auto update, delta::DecodeUpdate(file, *model.inventory, *model.grid, options_.parallel));
+    DELTAWIRE_ASSIGN(const auto update,
+                     delta::DecodeUpdate(file, *model.inventory, *model.grid, options_.parallel));
     const format::UpdateHeader& header = update.header;
     if (header.run != manifest.run || header.number != manifest.number || header.digest != manifest.digest) {
-      return Fail(Code::kCorrupt,
-                  "the file says version {} of run {} with digest {}, its manifest says version {} of run {} with {}",
-                  header.number, header.run, header.digest.Hex(), manifest.number, manifest.run,
-                  manifest.digest.Hex());
+      return Fail(
+          Code::kCorrupt,
+          "the file says version {} of run {} with digest {}, its manifest says version {} of run {} with {}",
+          header.number, header.run, header.digest.Hex(), manifest.number, manifest.run,
+          manifest.digest.Hex());
     }
     ++check_.parts;
     return {};
@@ -130,7 +136,8 @@ class Checker {
     if (!digests) return digests.map([](const auto&) {});
     const Digest sum = std::accumulate(digests->begin(), digests->end(), Digest{});
     if (sum != state) {
-      return Fail(Code::kCorrupt, "the tensors' digests add up to {}, the manifest says {}", sum.Hex(), state.Hex());
+      return Fail(Code::kCorrupt, "the tensors' digests add up to {}, the manifest says {}", sum.Hex(),
+                  state.Hex());
     }
     ++check_.digest_tables;
     return {};
@@ -142,15 +149,16 @@ class Checker {
     if (!anchor) return Note(name, anchor.map([](const auto&) {}));
     const auto record = records_.find(number);
     if (record == records_.end()) {
-      return Note(name, Fail(Code::kNotFound, "the anchor's version {} is missing or damaged; restore its manifest",
-                             number));
+      return Note(name, Fail(Code::kNotFound,
+                             "the anchor's version {} is missing or damaged; restore its manifest", number));
     }
     if (record->second.sha256 != anchor->manifest || record->second.manifest.digest != anchor->digest) {
-      return Note(name, Fail(Code::kCorrupt,
-                             "the anchor is of a version with manifest {} and digest {}; version {} has {} and {}; "
-                             "remove the anchor",
-                             anchor->manifest, anchor->digest.Hex(), number, record->second.sha256,
-                             record->second.manifest.digest.Hex()));
+      return Note(name,
+                  Fail(Code::kCorrupt,
+                       "the anchor is of a version with manifest {} and digest {}; version {} has {} and {}; "
+                       "remove the anchor",
+                       anchor->manifest, anchor->digest.Hex(), number, record->second.sha256,
+                       record->second.manifest.digest.Hex()));
     }
     ++check_.anchors;
     for (size_t i = 0; i < anchor->files.size(); ++i) {
@@ -167,7 +175,8 @@ class Checker {
     }
     const auto model = ModelOf(anchor->inventory);
     if (!model) return Note(format::InventoryName(anchor->inventory), model.map([](const auto*) {}));
-    return Note(name, AnchorReader::Open(catalog_.store(), *anchor, *(*model)->inventory).map([](const auto&) {}));
+    return Note(name,
+                AnchorReader::Open(catalog_.store(), *anchor, *(*model)->inventory).map([](const auto&) {}));
   }
 
   Result<const Model*> ModelOf(const std::string& hash) {
@@ -184,6 +193,7 @@ class Checker {
   const VerifyRunOptions& options_;
   RunCheck check_;
   std::set<uint64_t> anchors_;
+  uint64_t oldest_ = 0;
   std::map<uint64_t, sync::VersionRecord> records_;  // those that could be read
   std::map<std::string, Model> models_;              // by inventory hash
 };

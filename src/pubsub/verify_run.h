@@ -18,15 +18,15 @@ struct RunCheck {
     Error error;         // what was found, what was expected, what to do
   };
   std::string run;
-  uint64_t versions = 0;        // manifests whose own hash, run and number hold
-  uint64_t links = 0;           // bases and aliases that are the version they claim to be
-  uint64_t parts = 0;           // update files: size, SHA-256, content hash, table, every stream, header
+  uint64_t versions = 0;  // manifests whose own hash, run and number hold
+  uint64_t links = 0;     // bases and aliases that are the version they claim to be
+  uint64_t parts = 0;     // update files: size, SHA-256, content hash, table, every stream, header
   uint64_t inventories = 0;
-  uint64_t digest_tables = 0;   // whose sum is the state digest
+  uint64_t digest_tables = 0;  // whose sum is the state digest
   uint64_t anchors = 0;
-  uint64_t anchor_files = 0;    // size and SHA-256
-  uint64_t bytes = 0;           // read from parts and anchor files
-  std::vector<Fault> faults;    // in the order of versions, then of anchors
+  uint64_t anchor_files = 0;  // size and SHA-256
+  uint64_t bytes = 0;         // read from parts and anchor files
+  std::vector<Fault> faults;  // in the order of versions, then of anchors
 };
 
 struct VerifyRunOptions {
@@ -35,8 +35,8 @@ struct VerifyRunOptions {
   std::function<void(uint64_t, uint64_t)> progress;
 };
 
-// Faults of the stored objects go to RunCheck::faults and end nothing but the object's own checks; an error means
-// that the check itself could not go on (kNotFound: there is no run; kIo). Heap: one part at a time.
+// Faults of the stored objects go to RunCheck::faults and end nothing but the object's own checks; an error
+// means that the check itself could not go on (kNotFound: there is no run; kIo). Heap: one part at a time.
 Result<RunCheck> VerifyRun(sync::Catalog& catalog, const VerifyRunOptions& options);
 
 }  // namespace deltawire::pubsub

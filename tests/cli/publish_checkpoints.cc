@@ -1,5 +1,6 @@
-// Publishes checkpoints as the versions of a run: `publish_checkpoints STORE CKPT...`, the trainer of the command's
-// tests. Options before STORE: --base (version 0 is a patch on the first checkpoint, not an anchor),
+// Publishes checkpoints as the versions of a run: `publish_checkpoints STORE CKPT...`, the trainer of the
+// command's tests. Options before STORE: --base (version 0 is a patch on the first checkpoint, not an
+// anchor),
 // --anchor-every N, --resume, --codings A,B, --pause MS (between versions).
 #include <cstdio>
 #include <cstdlib>

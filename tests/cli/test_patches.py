@@ -54,9 +54,26 @@ def test_round_trip_of_a_file_with_all_dtypes(tmp_path, rng, small, share, codin
 def test_round_trip_of_a_sharded_folder_keeps_its_other_files(tmp_path, rng, small):
     new = changed(rng, small, 0.02)
     old = write_sharded(tmp_path / "old", small)
+    (old / "deep" / "er").mkdir(parents=True)
+    (old / "deep" / "er" / "notes.txt").write_text("kept")
     round_trip(tmp_path, old, write_sharded(tmp_path / "new", new, shards=2), new)
     assert set(tree(tmp_path / "out")) == set(tree(old))
     assert (tmp_path / "out" / "config.json").read_text() == "{}"
+    assert (tmp_path / "out" / "deep" / "er" / "notes.txt").read_text() == "kept"
+
+
+def test_a_cache_of_links_to_read_only_files_becomes_a_folder_of_files(tmp_path, rng, small):
+    blobs = write_sharded(tmp_path / "blobs", small)
+    snapshot = tmp_path / "snapshots" / "main"
+    snapshot.mkdir(parents=True)
+    for blob in blobs.iterdir():
+        blob.chmod(0o444)
+        (snapshot / blob.name).symlink_to(os.path.relpath(blob, snapshot))
+    before = tree(blobs)
+    new = changed(rng, small, 0.01)
+    round_trip(tmp_path, snapshot, write_file(tmp_path / "new.safetensors", new), new)
+    assert not any(path.is_symlink() for path in (tmp_path / "out").iterdir())
+    assert tree(blobs) == before
 
 
 def test_negative_zero_and_nan_payloads_are_changes(tmp_path, small):
