@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-import xxhash
-
 import codings
 import digest
+import numpy as np
+import xxhash
 from block_table import Block
 from codings import check
 from inventory import Inventory, Item

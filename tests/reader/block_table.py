@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
 import numpy as np
-
 from codings import ABSOLUTE, DENSE, MAX_ELEMENTS, STEP, check
 from inventory import Inventory, Item
 from wire import Cursor, Unsupported
@@ -33,7 +33,7 @@ class Block:
 
     @property
     def slices(self) -> tuple[slice, ...]:
-        return tuple(slice(a, a + n) for a, n in zip(self.start, self.size))
+        return tuple(slice(a, a + n) for a, n in zip(self.start, self.size, strict=True))
 
     def positions(self, shape: tuple[int, ...]) -> np.ndarray:
         """Flat positions, in the tensor, of the box's elements."""
@@ -124,7 +124,7 @@ def parse_group(cursor: Cursor, inventory: Inventory, tensor: int, offset: int) 
         whole or all(block.size != item.shape for block in blocks),
         f"{item.name}: a whole block spelled as cut",
     )
-    check(all(a.start < b.start for a, b in zip(blocks, blocks[1:])), f"{item.name}: order of blocks")
+    check(all(a.start < b.start for a, b in itertools.pairwise(blocks)), f"{item.name}: order of blocks")
     check(not blocks or separate([(b.start, b.size) for b in blocks], 0), f"{item.name}: blocks overlap")
     check(
         not (whole and stored and digest == blocks[0].after),

@@ -6,11 +6,10 @@ import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
-
 import digest
 import inventory
 import manifest
+import numpy as np
 import safetensors_file
 import update
 from apply import State, apply

@@ -159,7 +159,7 @@ def read_coded_steps(tables, elements, width, changed, uncertain, stream):
     positions = positions_of([from_bucket(s % 80, bits) for s in symbols], elements)
     steps = [(1, -1, 0)[s // 80] for s in symbols]
     largest = 1 << (8 * width - 1)
-    for i, bucket in zip(escapes, magnitudes):
+    for i, bucket in zip(escapes, magnitudes, strict=True):
         negative = bits.read(1)
         m = from_bucket(bucket, bits)
         check(m != 1 and m <= largest - 1 + negative and not (m == 0 and negative), f"escape {negative} {m}")

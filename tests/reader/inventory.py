@@ -7,7 +7,6 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-
 from codings import MAX_ELEMENTS, check
 from safetensors_file import WIDTHS, Tensor
 from wire import Cursor, Unsupported, compact, field, format_version, parse_json
@@ -76,6 +75,7 @@ def parse_item(members) -> Item:
         f"{name}: grid {grid} of {shape}",
     )
     cast = field(members, "cast", str) if "cast" in members else "none"
+    check(1 <= len(cast.encode()) <= 64, f"{name}: cast {cast!r}")
     return Item(name, tuple(aliases), dtype, tuple(shape), (axis, pieces), cast)
 
 
@@ -139,7 +139,7 @@ def cut(start, size, axis):
 
 
 def canonical(inventory: Inventory, checkpoint: dict[str, Tensor]) -> dict[str, np.ndarray]:
-    """The checkpoint's bits by canonical name, after checking that it has exactly what the inventory names."""
+    """The checkpoint's bits by canonical name; it must have exactly what the inventory names."""
     left = dict(checkpoint)
     state = {}
     for item in inventory.tensors:

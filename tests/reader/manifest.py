@@ -6,7 +6,6 @@ import re
 from dataclasses import dataclass
 
 import xxhash
-
 from codings import check
 from wire import field, format_version, hexadecimal, identifier, parse_json, run_name
 

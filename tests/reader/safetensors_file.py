@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
-
 from codings import check
 from wire import Unsupported, compact, field, parse_json
 
@@ -16,13 +15,16 @@ MAX_HEADER_BYTES = 10**8
 MAX_DIMENSIONS = 64
 BITS_TOO_FEW = "F4", "F6_E2M3", "F6_E3M2"
 FILE_ORDER = (
-    "BOOL U8 I8 F8_E5M2 F8_E4M3 F8_E8M0 F8_E4M3FNUZ F8_E5M2FNUZ I16 U16 F16 BF16 I32 U32 F32 C64 F64 I64 U64"
-).split()
+    *("BOOL", "U8", "I8", "F8_E5M2", "F8_E4M3", "F8_E8M0", "F8_E4M3FNUZ", "F8_E5M2FNUZ"),
+    *("I16", "U16", "F16", "BF16"),
+    *("I32", "U32", "F32"),
+    *("C64", "F64", "I64", "U64"),
+)
 WIDTHS = {
     name: width
     for names, width in ((FILE_ORDER[:8], 1), (FILE_ORDER[8:12], 2), (FILE_ORDER[12:15], 4))
     for name in names
-} | {name: 8 for name in FILE_ORDER[15:]}
+} | dict.fromkeys(FILE_ORDER[15:], 8)
 
 
 @dataclass(frozen=True)

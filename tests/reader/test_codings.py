@@ -1,9 +1,8 @@
 """The bytes of src/codec/golden_test.cc, read from docs/formats/codings.md alone."""
 
+import codings
 import numpy as np
 import pytest
-
-import codings
 
 STEPS = (
     "036908223c78a1c18577574084082f34e000efd18108946082087c6000",
@@ -36,9 +35,7 @@ def test_steps_with_tables():
     assert bits.tolist() == [0, 0x3F81, 0]
     old = np.full(90, 0x3F80, "<u2")
     for base in ([0x4000, 0, 0x3FFC], [0x4001, 0xFFFF, 0x3FFD]):
-        changed, uncertain = codings.resolve(
-            codings.STEP, steps, residues, bits, old, np.array(base, "<u2")
-        )
+        changed, uncertain = codings.resolve(codings.STEP, steps, residues, bits, old, np.array(base, "<u2"))
         assert changed[:2].tolist() == [0x3F81, 0x3F7F] and changed[89] == 0xC07F
         assert uncertain.tolist() == [0x4002, 0x3F81, 0x3FFC]
 

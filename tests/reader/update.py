@@ -5,11 +5,10 @@ from __future__ import annotations
 import zlib
 from dataclasses import dataclass
 
-import xxhash
-
 import block_table
 import inventory
 import safetensors_file
+import xxhash
 from codings import check
 from wire import Cursor, Unsupported, compact, decimal, hexadecimal, identifier, run_name
 

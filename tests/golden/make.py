@@ -1,0 +1,177 @@
+"""Writes golden files with the deltawire that is on the path. Run by hand, for a new format version only:
+
+    ./dev exec python tests/golden/make.py tests/golden/format-N
+
+Random ids and the clock enter, so two runs differ in some bytes. What was committed once is never made anew:
+it must stay decodable.
+"""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from pathlib import Path
+
+import deltawire
+import numpy as np
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reader"))
+
+from safetensors_file import Tensor, serialize
+
+SEED = 41
+
+
+class Model(torch.nn.Module):
+    """Tied weights, a norm, and an FP32 buffer."""
+
+    _tied_weights_keys = ("head.weight",)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed = torch.nn.Embedding(40, 24)
+        self.mix = torch.nn.Linear(24, 24)
+        self.norm = torch.nn.LayerNorm(24)
+        self.head = torch.nn.Linear(24, 40, bias=False)
+        self.head.weight = self.embed.weight
+        self.register_buffer("scale", torch.linspace(0.5, 2, 5, dtype=torch.float64))
+
+    def forward(self, ids):
+        return self.head(self.norm(torch.tanh(self.mix(self.embed(ids)))))
+
+
+def served(model) -> bytes:
+    """The checkpoint that engines should have, from the model itself."""
+    out = {}
+    for name, tensor in model.state_dict().items():
+        if name == "head.weight":
+            continue
+        if tensor.dtype == torch.float32:
+            bits = tensor.detach().to(torch.bfloat16).contiguous().view(torch.int16).numpy().view("<u2")
+            out[name] = Tensor("BF16", bits.copy())
+        else:
+            out[name] = Tensor("F64", tensor.numpy().view("<u8").copy())
+    return serialize(out)
+
+
+def patches(folder: Path) -> None:
+    """One pair of checkpoints, and the patches between them."""
+    random = np.random.default_rng(SEED)
+
+    def bits(shape, dtype):
+        return random.integers(0, 1 << 8 * np.dtype(dtype).itemsize, shape, dtype=dtype)
+
+    old = {
+        "bf16": Tensor("BF16", bits((40, 30), "<u2")),
+        "f16": Tensor("F16", bits((9, 5, 3), "<u2")),
+        "f32": Tensor("F32", bits(77, "<u4")),
+        "u8": Tensor("U8", bits((3, 70), "u1")),
+        "scalar": Tensor("F32", bits((), "<u4")),
+        "empty": Tensor("BF16", bits((0, 4), "<u2")),
+        "kept": Tensor("I64", bits(4, "<u8")),
+    }
+    new = {name: Tensor(tensor.dtype, tensor.bits.copy()) for name, tensor in old.items()}
+    for name, share in (("bf16", 0.1), ("f16", 0.2), ("f32", 0.3), ("u8", 0.6)):
+        flat = new[name].bits.reshape(-1)
+        places = random.choice(flat.size, int(share * flat.size), replace=False)
+        one = flat.dtype.type(1)
+        flat[places] = np.where(random.random(places.size) < 0.5, flat[places] + one, flat[places] - one)
+    new["f32"].bits[3] = 0x7FC00001  # a NaN
+    new["bf16"].bits[0, 0] ^= np.uint16(0x8000)
+    new["scalar"].bits[()] ^= np.uint32(0x80000000)
+    other = {
+        name: Tensor(tensor.dtype, bits(tensor.bits.shape, tensor.bits.dtype)) for name, tensor in old.items()
+    }
+    folder.mkdir()
+    for name, checkpoint in (("old", old), ("new", new), ("other", other)):
+        (folder / f"{name}.safetensors").write_bytes(serialize(checkpoint))
+    for to, coding, name in (
+        ("new", "step", "step"),
+        ("new", "absolute", "absolute"),
+        ("other", "step", "all"),
+        ("other", "absolute", "all-absolute"),
+        ("old", "step", "empty"),
+    ):
+        deltawire.diff(
+            folder / "old.safetensors",
+            folder / f"{to}.safetensors",
+            folder / f"{name}.patch.safetensors",
+            coding=coding,
+        )
+
+
+def step(model, optimizer) -> None:
+    optimizer.zero_grad()
+    ids = torch.randint(0, 40, (16,))
+    torch.nn.functional.cross_entropy(model(ids), ids.roll(1)).backward()
+    optimizer.step()
+
+
+def run(folder: Path) -> None:
+    """Version 0 in an anchor; a step; two steps and edits beside them; an alias that a resume made."""
+    model = Model()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
+    states = [served(model)]
+    with deltawire.Publisher(
+        model, optimizer, folder / "run", codings=["step", "absolute"], run="golden"
+    ) as publisher:
+        step(model, optimizer)
+        publisher.publish()
+        states.append(served(model))
+        step(model, optimizer)
+        step(model, optimizer)
+        with torch.no_grad():  # what no optimizer observed is sent whole
+            model.norm.bias[3:7] += 0.5
+            model.scale[2] = -0.0
+        publisher.publish()
+        states.append(served(model))
+    with deltawire.Publisher(model, optimizer, folder / "run", resume=True):
+        states.append(served(model))
+    write_states(folder / "run.states", states)
+
+
+def run_on_checkpoint(folder: Path) -> None:
+    """Version 0 is a patch on a checkpoint."""
+    base = Model()
+    (folder / "base").mkdir()
+    (folder / "base/model.safetensors").write_bytes(served(base))
+    model = Model()
+    model.load_state_dict(base.state_dict())
+    with torch.no_grad():
+        model.mix.bias[5:9] += 1
+    optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
+    states = [served(model)]
+    with deltawire.Publisher(
+        model, optimizer, folder / "run-on-base", base=folder / "base", run="golden2"
+    ) as publisher:
+        step(model, optimizer)
+        publisher.publish()
+        states.append(served(model))
+    write_states(folder / "run-on-base.states", states)
+
+
+def write_states(folder: Path, states: list[bytes]) -> None:
+    folder.mkdir()
+    for number, state in enumerate(states):
+        (folder / f"{number:08d}.safetensors").write_bytes(state)
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    for path in folder.iterdir() if folder.exists() else ():
+        if path.name != "README.md":
+            sys.exit(f"{folder} has {path.name}: golden files are made once")
+    folder.mkdir(parents=True, exist_ok=True)
+    torch.manual_seed(SEED)
+    try:
+        patches(folder / "patches")
+        run(folder)
+        run_on_checkpoint(folder)
+    except BaseException:
+        shutil.rmtree(folder)
+        raise
+
+
+if __name__ == "__main__":
+    main()

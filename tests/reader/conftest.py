@@ -1,0 +1,45 @@
+"""Paths and helpers that the reader's tests share."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+GOLDEN = Path(__file__).resolve().parents[1] / "golden"
+
+
+@pytest.fixture
+def golden() -> Path:
+    return GOLDEN / "format-0"
+
+
+@pytest.fixture
+def command():
+    """Runs the deltawire command; its output."""
+    program = shutil.which("deltawire")
+    if program is None:
+        pytest.fail("deltawire is not on the PATH: run the tests with ./dev test")
+
+    def run(*arguments, code: int = 0) -> str:
+        done = subprocess.run(
+            [program, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
+        )
+        assert done.returncode == code, f"{arguments}: exit {done.returncode}\n{done.stdout}{done.stderr}"
+        return done.stdout
+
+    return run
+
+
+@pytest.fixture
+def same():
+    def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+        assert list(found) == list(expected)
+        for name, bits in expected.items():
+            assert found[name].dtype == bits.dtype and found[name].shape == bits.shape, name
+            assert np.array_equal(found[name], bits), name
+
+    return assert_same
