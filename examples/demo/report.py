@@ -127,7 +127,7 @@ def _figures(run: Run) -> list[str]:
     if sent:
         each = f", {sent / changed:.2f} a changed weight" if changed else ""
         lines.append(
-            f"sent       {sent:,} bytes in {len(patches)} patches{each}; "
+            f"sent       {sent:,} bytes in {_count(len(patches), 'patch', 'es')}{each}; "
             f"sent whole they are {full:,}, {full / sent:.0f} times as many"
         )
     lines.append(
@@ -149,7 +149,7 @@ def _figures(run: Run) -> list[str]:
 def _verdict(run: Run) -> list[str]:
     newest = run.versions[-1].number
     sentences = [
-        f"{run.engines} engines, versions 0 to {newest}, in {len(run.evidence)} comparisons with the "
+        f"{_count(run.engines, 'engine')}, versions 0 to {newest}, in {len(run.evidence)} comparisons with the "
         f"trainer: the digests are equal, and so is the SHA-256 of each of {run.tensors} tensors, taken from "
         "the engine's memory and from the BF16 cast of the FP32 masters without any part of deltawire.",
         f"At version {newest} the weights of each engine equal the trainer's bit by bit, element by element.",
@@ -180,6 +180,10 @@ def _detectors(run: Run) -> list[tuple[str, int]]:
     for version in run.versions:
         most |= Counter(version.detectors)
     return most.most_common()
+
+
+def _count(number: int, noun: str, plural: str = "s") -> str:
+    return f"{number} {noun}{'' if number == 1 else plural}"
 
 
 def _median(values: Sequence[float | None]) -> float:
