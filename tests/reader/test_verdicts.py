@@ -248,7 +248,7 @@ def test_altered_streams(patch, verdict, name):
     random = np.random.default_rng(1)
     parsed = patch(name).parsed
     blocks = [b for group in update.parse_table(parsed, parsed.inventory).groups for b in group.blocks]
-    for _ in range(100):
+    for _ in range(60):
         altered = patch(name)
         block = blocks[random.integers(len(blocks))]
         data = bytearray(parsed.blocks[block.offset : block.offset + block.bytes])
