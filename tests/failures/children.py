@@ -9,6 +9,7 @@ import multiprocessing
 import os
 import signal
 import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from multiprocessing.connection import Connection
@@ -28,7 +29,9 @@ def _context() -> Any:
     paths = os.environ.get("PYTHONPATH", "").split(os.pathsep)
     missing = [path for path in (here, python) if path not in paths]
     os.environ["PYTHONPATH"] = os.pathsep.join([*missing, *filter(None, paths)])
-    context.set_forkserver_preload(["children", "deltawire._publisher", "small_models", "oracle"])
+    # torch._dynamo: an optimizer's first step would import it in every child, for seconds.
+    modules = ["children", "deltawire._publisher", "small_models", "oracle", "torch._dynamo", "processes"]
+    context.set_forkserver_preload(modules)
     return context
 
 
@@ -51,10 +54,6 @@ class Child:
             raise message
         return message
 
-    def kill_after(self, seconds: float) -> None:
-        time.sleep(seconds)
-        self.kill()
-
     def kill(self) -> None:
         if self._process.pid is not None and self._process.is_alive():
             os.kill(self._process.pid, signal.SIGKILL)
@@ -70,15 +69,10 @@ class Child:
         self._process.join(WAIT_SECONDS)
         assert self._process.exitcode == 0, self._process.exitcode
 
-    def rest(self) -> list[Any]:
-        """What it had said before it was killed."""
-        out = []
-        try:
-            while self.pipe.poll(0):
-                out.append(self.pipe.recv())
-        except (EOFError, OSError):
-            pass
-        return out
+    def wait(self) -> None:
+        """For its end, however it ends."""
+        self._process.join(WAIT_SECONDS)
+        assert self._process.exitcode is not None
 
 
 def _run(function: Callable[..., None], pipe: Connection, args: tuple[Any, ...]) -> None:
@@ -93,9 +87,19 @@ def _run(function: Callable[..., None], pipe: Connection, args: tuple[Any, ...])
     pipe.close()
 
 
-Bits = Mapping[str, bytes]
+def kill_this_process_in(seconds: float) -> None:
+    """From a thread: the caller goes on, and SIGKILL meets it wherever it is then."""
+
+    def wait_and_kill() -> None:
+        time.sleep(seconds)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    threading.Thread(target=wait_and_kill, daemon=True).start()
 
 
 def bits_of(tensors: Mapping[str, torch.Tensor]) -> dict[str, bytes]:
     """Every bit of every tensor, by name."""
-    return {name: tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes() for name, tensor in tensors.items()}
+    return {
+        name: tensor.detach().contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+        for name, tensor in tensors.items()
+    }
