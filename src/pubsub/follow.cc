@@ -21,12 +21,17 @@ class Follower {
       : subscriber_(subscriber), options_(options) {}
 
   Status UpdateTo(std::optional<uint64_t> number) {
+    DELTAWIRE_ASSIGN(const Version staged, subscriber_.Stage(number));
+    // Only now: a new subscriber learns while it stages which version it holds.
     const auto before = subscriber_.version();
-    DELTAWIRE_ASSIGN(const Version version, subscriber_.Update(number));
+    const bool moved = !before || before->number != staged.number;
+    DELTAWIRE_ASSIGN(Version version, subscriber_.Commit());
+    version.seconds = 0;
+    for (const auto& [stage, seconds] : version.stages) version.seconds += seconds;
     const bool first = !last_;
-    const bool moved = !before || before->number != version.number;
     last_ = version;
-    if ((moved || first) && options_.committed) options_.committed(version);
+    if (moved && options_.committed) options_.committed(version);
+    if (!moved && first && options_.current) options_.current(version);
     if (!moved || options_.verify_every == 0 || ++commits_ % options_.verify_every != 0) return {};
     DELTAWIRE_TRY(subscriber_.Verify());
     if (options_.verified) options_.verified(version);

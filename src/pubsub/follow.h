@@ -16,9 +16,9 @@ struct FollowOptions {
   bool once = false;                  // go to the newest and return
   std::optional<int64_t> timeout_ms;  // return when no newer version came for so long; nullopt: wait for ever
   int64_t poll_ms = 1'000;
-  uint64_t verify_every = 0;  // re-read every bit after each Nth commit; 0: never
-  std::function<void(const Version&)>
-      committed;  // after each commit, and once for a receiver that needs none
+  uint64_t verify_every = 0;                      // re-read every bit after each Nth commit; 0: never
+  std::function<void(const Version&)> committed;  // after each commit
+  std::function<void(const Version&)> current;    // the receiver was there already when this began
   // Told about an update that was refused; the receiver still holds what it held, and the next version is
   // tried.
   std::function<void(uint64_t number, const Error&)> refused;

@@ -8,6 +8,7 @@
 #include "pubsub/anchor_io.h"
 #include "pubsub/coding_name.h"
 #include "pubsub/publisher_collected.h"
+#include "sync/catalog.h"
 
 namespace deltawire::pubsub {
 namespace {
@@ -59,18 +60,23 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options, std
   }
   if (options.run.empty() && !options.resume) options.run = options.rng->HexId(32);
 
+  const sync::CatalogWriter::Options writer_options{.run = options.run,
+                                                    .writer = options.rng->HexId(32),
+                                                    .single_writer = options.single_writer};
+  auto writer = options.resume
+                    ? sync::CatalogWriter::Resume(options.store, writer_options, *options.clock, *options.rng)
+                    : sync::CatalogWriter::Create(options.store, writer_options, *options.clock, *options.rng);
+  if (!writer) return Fail(std::move(writer).error());
+  if (options.resume) {
+    // How the casts were chosen was settled when the run began (perhaps from a base that is not needed any more); that
+    // the casts themselves are the same is checked tensor by tensor.
+    sync::Catalog catalog(options.store, (*writer)->run());
+    DELTAWIRE_ASSIGN(const auto settled, catalog.LoadInventory((*writer)->newest()->manifest.inventory));
+    inventory.cast_rule = settled->cast_rule;
+  }
   std::unique_ptr<Publisher> publisher(new Publisher(std::move(options), std::move(inventory)));
   Publisher& self = *publisher;
-  const sync::CatalogWriter::Options writer_options{.run = self.options_.run,
-                                                    .writer = self.options_.rng->HexId(32),
-                                                    .single_writer = self.options_.single_writer};
-  if (self.options_.resume) {
-    DELTAWIRE_ASSIGN(self.writer_, sync::CatalogWriter::Resume(self.options_.store, writer_options,
-                                                               *self.options_.clock, *self.options_.rng));
-  } else {
-    DELTAWIRE_ASSIGN(self.writer_, sync::CatalogWriter::Create(self.options_.store, writer_options,
-                                                               *self.options_.clock, *self.options_.rng));
-  }
+  self.writer_ = *std::move(writer);
   DELTAWIRE_TRY(self.Watch(std::move(tensors)));
   const Stopwatch watch(*self.options_.clock);
   DELTAWIRE_ASSIGN(self.opened_, self.options_.resume ? self.PublishResumed() : self.PublishZero());

@@ -234,6 +234,16 @@ TEST_F(PubSub, VER_10_ResumeContinuesTheNumbers) {
   EXPECT_EQ(engine.Holds(), trainer_.Served());
 }
 
+TEST_F(PubSub, AResumedRunKeepsTheRuleItBeganWith) {
+  { trainer_.Publish(trainer_.Options(store_)); }
+  PublisherOptions options = trainer_.Options(store_);
+  options.resume = true;
+  options.cast_rule = "said otherwise";
+  auto publisher = trainer_.Publish(std::move(options));
+  ASSERT_TRUE(publisher);
+  EXPECT_EQ(publisher->inventory().cast_rule, "F32 served as BF16");
+}
+
 TEST_F(PubSub, VER_11_AnotherModelDoesNotGoOutOnASavedStream) {
   auto publisher = trainer_.Publish(trainer_.Options(store_));
   trainer_.Step(publisher.get());

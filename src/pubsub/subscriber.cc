@@ -5,6 +5,7 @@
 #include <set>
 
 #include "pubsub/anchor_io.h"
+#include "pubsub/part_header.h"
 
 namespace deltawire::pubsub {
 namespace {
@@ -188,19 +189,7 @@ Result<uint64_t> Subscriber::StagePatch(const sync::Step& step) {
     DELTAWIRE_ASSIGN(const Bytes file, catalog_.ReadPart(manifest, i));
     auto decoded = delta::DecodeUpdate(file, *inventory_, *grid_, options_.parallel);
     if (!decoded) return Fail(decoded.error().Within(name));
-    const format::UpdateHeader& header = decoded->header;
-    const bool on_version = manifest.base.kind == format::BaseRef::Kind::kVersion;
-    const bool same_base = header.base.has_value() == on_version &&
-                           (!on_version || header.base.value_or(0) == manifest.base.number);
-    if (header.run != manifest.run || header.number != manifest.number || header.inventory != manifest.inventory ||
-        header.digest != manifest.digest || !same_base) {
-      const auto on = [](bool version, uint64_t number) { return version ? fmt::format(" on {}", number) : std::string(); };
-      return Fail(Code::kCorrupt,
-                  "{} says it is version {}{} of run {} with digest {}, its manifest says version {}{} of run {} with {}",
-                  name, header.number, on(header.base.has_value(), header.base.value_or(0)), header.run,
-                  header.digest.Hex(), manifest.number, on(on_version, manifest.base.number), manifest.run,
-                  manifest.digest.Hex());
-    }
+    if (auto status = CheckPartHeader(decoded->header, manifest); !status) return Fail(status.error().Within(name));
     if (auto status = replica_->Stage(*decoded); !status) return Fail(status.error().Within(name));
     bytes += file.size();
   }

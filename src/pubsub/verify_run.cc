@@ -11,6 +11,7 @@
 #include "format/object_names.h"
 #include "pubsub/anchor_io.h"
 #include "pubsub/coding_name.h"
+#include "pubsub/part_header.h"
 
 namespace deltawire::pubsub {
 namespace {
@@ -120,14 +121,7 @@ class Checker {
     }
     DELTAWIRE_ASSIGN(const auto update,
                      delta::DecodeUpdate(file, *model.inventory, *model.grid, options_.parallel));
-    const format::UpdateHeader& header = update.header;
-    if (header.run != manifest.run || header.number != manifest.number || header.digest != manifest.digest) {
-      return Fail(
-          Code::kCorrupt,
-          "the file says version {} of run {} with digest {}, its manifest says version {} of run {} with {}",
-          header.number, header.run, header.digest.Hex(), manifest.number, manifest.run,
-          manifest.digest.Hex());
-    }
+    DELTAWIRE_TRY(CheckPartHeader(update.header, manifest));
     ++check_.parts;
     return {};
   }

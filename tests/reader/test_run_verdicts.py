@@ -44,6 +44,7 @@ CHANGES = {
     "digest": (put("digest", "0" * 32), False),
     "digest in capitals": (put("digest", "A" * 32), False),
     "base is itself": (put("base", "number", 1), False),
+    "no base, though the part has one": (put("base", {"kind": "none"}), False),
     "manifest of the base": (put("base", "manifest", "0" * 64), False),
     "digest of the base": (put("base", "digest", "0" * 32), False),
     "kind of the base": (put("base", "kind", "later"), False),
