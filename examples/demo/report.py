@@ -149,9 +149,9 @@ def _figures(run: Run) -> list[str]:
 def _verdict(run: Run) -> list[str]:
     newest = run.versions[-1].number
     sentences = [
-        f"{_count(run.engines, 'engine')}, versions 0 to {newest}, in {len(run.evidence)} comparisons with the "
-        f"trainer: the digests are equal, and so is the SHA-256 of each of {run.tensors} tensors, taken from "
-        "the engine's memory and from the BF16 cast of the FP32 masters without any part of deltawire.",
+        f"{_count(run.engines, 'engine')}, versions 0 to {newest}, in {len(run.evidence)} comparisons with "
+        f"the trainer: the digests are equal, and so is the SHA-256 of each of {run.tensors} tensors, taken "
+        "from the engine's memory and from the BF16 cast of the FP32 masters without any part of deltawire.",
         f"At version {newest} the weights of each engine equal the trainer's bit by bit, element by element.",
         f"Engine {run.killed_engine} was killed with SIGKILL as version {run.killed_at_version} came out. "
         f"Restarted after version {run.rejoined_at_version}, it rejoined from the base and the store.",
