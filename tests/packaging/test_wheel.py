@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -24,15 +25,18 @@ def run(*command, **options):
 
 @pytest.fixture(scope="module")
 def wheel(tmp_path_factory):
-    """Built with the release preset's flags, so that ccache has every object already."""
+    """Built with the compiler and flags of build/release, so that ccache has every object already."""
     presets = json.loads((ROOT / "CMakePresets.json").read_text())["configurePresets"]
     flags = next(preset for preset in presets if preset["name"] == "base")["cacheVariables"][
         "CMAKE_CXX_FLAGS"
     ]
+    cache = (ROOT / "build/release/CMakeCache.txt").read_text()
+    compiler = re.search(r"^CMAKE_CXX_COMPILER:\w+=(.*)$", cache, re.MULTILINE)[1]
     folder = tmp_path_factory.mktemp("wheel")
     run(
         *(sys.executable, "-m", "pip", "wheel", ROOT, "--no-deps", "--no-build-isolation", "-w", folder),
         *("-C", "build-dir=build/wheel-test", "-C", f"cmake.define.CMAKE_CXX_FLAGS={flags}"),
+        *("-C", f"cmake.define.CMAKE_CXX_COMPILER={compiler}"),
     )
     (built,) = folder.iterdir()
     return built
