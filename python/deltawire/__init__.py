@@ -10,12 +10,14 @@ sub.update()
 
 from typing import TYPE_CHECKING, Any
 
-from ._core import __version__
+from . import _core
 from ._errors import EngineError, Error, PeerError, RequestError, UpdateError
 from ._files import apply, diff
 from ._follower import Follower
 from ._subscriber import Subscriber
 from ._types import AuditReport, DetectorUse, Version
+
+__version__ = _core.version()
 
 if TYPE_CHECKING:
     from ._publisher import Publisher

@@ -1,5 +1,8 @@
 from collections.abc import Sequence
 
+def version() -> str:
+    """Version of the package that this was built as."""
+
 class Memory:
     """One storage: host bytes, or a torch storage on any device."""
 

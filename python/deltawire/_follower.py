@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import weakref
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext
 from types import TracebackType
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("deltawire")
 _WAIT_MS = 60_000
+_EXIT_SECONDS = 5.0  # a callback of the user may hang; the exit may not
 # May pass by themselves: the next look tries again.
 _PASSING = frozenset({"io", "not_found", "no_space"})
 
@@ -71,6 +73,8 @@ class Follower:
 
     def _start(self) -> None:
         self._thread.start()
+        # The running thread keeps this object alive, so this is for the interpreter's exit.
+        weakref.finalize(self, _end, self._stopped, self._cancel, self._thread)
 
     def _is_this_thread(self) -> bool:
         return threading.current_thread() is self._thread
@@ -116,7 +120,16 @@ class Follower:
             if subscriber.pinned:
                 return
             subscriber.stage()
-            with self._pause():
-                version = subscriber.commit()
+        # Not under the lock: the engine that is to hold still may be calling the subscriber.
+        with self._pause(), subscriber._calls.lock:
+            if not self._core.has_staged:
+                return  # another call committed or rolled back meanwhile
+            version = subscriber.commit()
         if self._on_commit is not None:
             self._on_commit(version)
+
+
+def _end(stopped: threading.Event, cancel: _core.Cancel, thread: threading.Thread) -> None:
+    stopped.set()
+    cancel.cancel()
+    thread.join(_EXIT_SECONDS)

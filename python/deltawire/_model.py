@@ -35,7 +35,7 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
 
 def all_names(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
     """Every parameter and buffer under each of its names; what a receiver offers."""
-    named = list(model.named_parameters(remove_duplicate=False))
+    named: list[tuple[str, torch.Tensor]] = [*model.named_parameters(remove_duplicate=False)]
     named += list(model.named_buffers(remove_duplicate=False))
     return named
 
@@ -114,7 +114,7 @@ def check_saved_names(model: torch.nn.Module, named: list[tuple[str, torch.Tenso
     except ImportError:  # transformers before 5 saves what it holds
         return
     held = {name: torch.empty_like(tensor, device="meta") for name, tensor in named}
-    saved = revert_weight_conversion(model, dict(held))
+    saved = revert_weight_conversion(model, dict(held))  # type: ignore[arg-type]
     renamed = sorted(name for name in held if name not in saved or saved[name].shape != held[name].shape)
     if renamed:
         examples = ", ".join(renamed[:3])
@@ -145,7 +145,7 @@ def check_overlap(tensors: Iterable[ModelTensor]) -> None:
 
 
 def _byte_span(tensor: torch.Tensor) -> tuple[int, int]:
-    low = tensor.storage_offset()
+    low = int(tensor.storage_offset())
     high = low + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     return low * tensor.element_size(), high * tensor.element_size()
 

@@ -343,7 +343,7 @@ def _anchor_files(base: str | None, model: torch.nn.Module) -> list[tuple[str, b
     """What makes anchors loadable beside the tensors."""
     if base is not None and os.path.isdir(base):
         return [(name, path.read_bytes()) for name in _ANCHOR_FILES if (path := Path(base, name)).is_file()]
-    config = getattr(model, "config", None)
+    config: Any = getattr(model, "config", None)
     if hasattr(config, "to_json_string"):
         return [("config.json", config.to_json_string().encode())]
     return []
@@ -354,6 +354,8 @@ def _step_audit(tensors: list[ModelTensor], choices: list[Any]) -> StepAudit | N
     steps = os.environ.get("DELTAWIRE_AUDIT_STEPS")
     if not steps:
         return None
+    if not steps.isdecimal() or int(steps) == 0:
+        raise make("invalid_argument", f"DELTAWIRE_AUDIT_STEPS is {steps!r}, not a number of steps")
     from ._step_audit import StepAudit
 
     return StepAudit(tensors, choices, int(steps), os.environ.get("DELTAWIRE_AUDIT_REPORT"))

@@ -141,11 +141,11 @@ class StepAudit:
         after = _served(theta)
         changed = before != after
         reported = np.zeros(len(before), dtype=bool)
-        memories = [_memory(tensor) for tensor in (theta, m, v)]
+        weights, first_moment, second_moment = _memory(theta), _memory(m), _memory(v)
         for first in range(0, len(before), _BLOCK):
             n = min(_BLOCK, len(before) - first)
             _, found, old, uncertain, _, _ = self._kernels.invert_adamw(
-                *memories, 4 * first, n, step, hyper, 0, 0
+                weights, first_moment, second_moment, 4 * first, n, step, hyper, 0, 0
             )
             positions = np.frombuffer(found, np.uint32) + first
             reported[positions] = True

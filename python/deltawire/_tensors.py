@@ -45,7 +45,7 @@ def placement(tensor: torch.Tensor) -> Placement:
     """Where a tensor's elements are; another value means that it moved or changed its form."""
     return (
         tensor.untyped_storage().data_ptr(),
-        tensor.storage_offset(),
+        int(tensor.storage_offset()),
         tuple(tensor.shape),
         tensor.stride(),
         tensor.dtype,
@@ -76,7 +76,7 @@ class Views:
             # Storages without bytes have address 0 in common and nothing else.
             if storage.nbytes():
                 self._memories[key] = memory
-        offset = tensor.storage_offset() * tensor.element_size()
+        offset = int(tensor.storage_offset()) * tensor.element_size()
         return _core.Tensor(memory, offset, dtype, list(tensor.shape), list(tensor.stride()))
 
     def _memory(self, storage: torch.UntypedStorage) -> _core.Memory:
@@ -91,10 +91,11 @@ def check_plain(name: str, tensor: Any) -> None:
     """Refuses what has no elements of its own in one storage."""
     if hasattr(tensor, "_local_tensor") or hasattr(tensor, "placements"):
         raise make("unsupported", f"tensor {name} is sharded ({type(tensor).__name__}); gather it first")
-    if type(tensor) not in (torch.Tensor, torch.nn.Parameter, torch.nn.Buffer):
+    if type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__:
         raise make(
             "unsupported",
-            f"tensor {name} is a {type(tensor).__name__}; deltawire reads plain torch tensors only",
+            f"tensor {name} is a {type(tensor).__name__}, which keeps its elements elsewhere; only "
+            "plain torch tensors are read",
         )
     if tensor.layout is not torch.strided or tensor.is_quantized:
         raise make("unsupported", f"tensor {name} is {tensor.layout}, not a dense strided tensor")

@@ -97,7 +97,7 @@ class Storage:
 
     def synchronize(self) -> int:
         if self._device.type != "cpu":
-            torch.accelerator.synchronize(self._device)
+            getattr(torch, self._device.type).synchronize(self._device)
         return 0
 
     def allocate(self, size_bytes: int) -> Storage:

@@ -11,7 +11,7 @@
 #include "python/version.h"
 
 NB_MODULE(_core, module) {
-  module.attr("__version__") = DELTAWIRE_VERSION;
+  module.def("version", [] { return DELTAWIRE_VERSION; }, "Version of the package that this was built as.");
   deltawire::python::BindErrors(module);
   deltawire::python::BindTensor(module);
   deltawire::python::BindKernels(module);
