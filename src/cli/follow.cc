@@ -117,6 +117,9 @@ Result<ExitCode> Run(Session& session, const Options& options) {
   follow.poll_ms = std::max<int64_t>(1, Millis(options.poll));
   follow.verify_every = options.verify_every;
   follow.committed = [&](const pubsub::Version& version) { Committed(out, version); };
+  follow.current = [&](const pubsub::Version& version) {
+    Event(out, "current", version, fmt::format("version {}  is here already", version.number));
+  };
   follow.verified = [&](const pubsub::Version& version) {
     Event(out, "verified", version,
           fmt::format("version {}  every bit read again and right", version.number));

@@ -83,7 +83,7 @@ void PrintBlocks(Output& out, const format::ByteMap& map) {
                     BytesPerChangeText(block.bytes, block.changed + block.uncertain)});
   }
   out.Line("");
-  out.Table(std::move(rows), 3);
+  out.Table(std::move(rows), "lllrrrr");
 }
 
 Result<ExitCode> Run(Session& session, const Options& options) {
@@ -112,7 +112,7 @@ Result<ExitCode> Run(Session& session, const Options& options) {
     rows.push_back({fmt::format("{}", range.begin), fmt::format("{}", range.end),
                     fmt::format("{}", range.end - range.begin), range.meaning});
   }
-  out.Table(std::move(rows), 0);
+  out.Table(std::move(rows), "rrrl");
   if (map->table && !map->table->blocks.empty()) PrintBlocks(out, *map);
   return kOk;
 }

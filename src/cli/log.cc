@@ -78,7 +78,7 @@ Result<ExitCode> Run(Session& session, const std::string& url, uint64_t last) {
   }
   if (session.out.json) return kOk;
   session.out.Line(fmt::format("run {}", session.out.Strong(run)));
-  session.out.Table(std::move(rows), 0);
+  session.out.Table(std::move(rows), "rrrrrrlrlll");
   return kOk;
 }
 

@@ -81,7 +81,7 @@ void Output::Facts(const std::vector<std::pair<std::string, std::string>>& facts
   }
 }
 
-void Output::Table(std::vector<std::vector<std::string>> rows, size_t left) {
+void Output::Table(std::vector<std::vector<std::string>> rows, std::string_view align) {
   std::vector<size_t> widths;
   for (auto& row : rows) {
     widths.resize(std::max(widths.size(), row.size()));
@@ -95,7 +95,7 @@ void Output::Table(std::vector<std::vector<std::string>> rows, size_t left) {
     for (size_t i = 0; i < row.size(); ++i) {
       const std::string fill(widths[i] - Width(row[i]), ' ');
       if (i > 0) line += "  ";
-      line += i < left ? row[i] + fill : fill + row[i];
+      line += align[i] == 'l' ? row[i] + fill : fill + row[i];
     }
     line.erase(line.find_last_not_of(' ') + 1);
     Line(line);

@@ -29,9 +29,8 @@ class Output {
   void JsonLine(const Json& value);
   // Aligned "name  value" lines.
   void Facts(const std::vector<std::pair<std::string, std::string>>& facts);
-  // Columns as wide as their widest cell; the first row is the header. `left` columns stand left, others
-  // right.
-  void Table(std::vector<std::vector<std::string>> rows, size_t left);
+  // Columns as wide as their widest cell; the first row is the header. align: 'l' or 'r' for each column.
+  void Table(std::vector<std::vector<std::string>> rows, std::string_view align);
   // "deltawire: CODE: message" on stderr, in one line whatever the message holds; with --json also
   // {"error": {"code", "message"}} on stdout.
   void Error(std::string_view code, std::string_view message);

@@ -95,6 +95,21 @@ Status CopyFile(const std::string& from, const std::string& to) {
   return status;
 }
 
+Status FillHoles(const std::string& path) {
+  const int file = open(path.c_str(), O_RDWR | O_CLOEXEC);
+  if (file < 0) return SystemError("open", path, errno);
+  struct stat info{};
+  Status status;
+  if (fstat(file, &info) != 0) status = SystemError("stat", path, errno);
+  int result = 0;
+  do {
+    result = status && info.st_size > 0 ? fallocate(file, 0, 0, info.st_size) : 0;
+  } while (result != 0 && errno == EINTR);
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) status = SystemError("fill the holes of", path, errno);
+  close(file);
+  return status;
+}
+
 Status RemoveFileDurably(const std::string& path) {
   if (unlink(path.c_str()) != 0 && errno != ENOENT) return SystemError("remove", path, errno);
   return SyncFolderOf(path);

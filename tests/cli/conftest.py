@@ -39,7 +39,9 @@ DTYPES = {
 def program(name):
     found = shutil.which(name)
     if not found:
-        pytest.fail(f"{name} is not on the PATH; run the tests with ./dev test, or build and add build/*/src/cli")
+        pytest.fail(
+            f"{name} is not on the PATH; run the tests with ./dev test, or build and add build/*/src/cli"
+        )
     return found
 
 
@@ -65,7 +67,12 @@ def deltawire(*arguments, expect=0, **options):
     arguments = [str(argument) for argument in arguments]
     environment = {**os.environ, **options.pop("env", {})}
     done = subprocess.run(
-        [program("deltawire"), *arguments], capture_output=True, text=True, timeout=60, env=environment, **options
+        [program("deltawire"), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+        env=environment,
+        **options,
     )
     result = Done(arguments, done.returncode, done.stdout, done.stderr)
     assert expect is None or done.returncode == expect, result
@@ -175,7 +182,7 @@ def read_checkpoint(path):
 
 
 def changed(rng, tensors, share):
-    """Copies with about `share` of the elements set to other random bits, at least one in each tensor that has any."""
+    """Copies with about `share` of the elements changed by a bit, at least one in each tensor with any."""
     result = {}
     for name, tensor in tensors.items():
         new = tensor.copy()
@@ -201,7 +208,7 @@ def small(rng):
     tensors = {f"dtype.{dtype}": random_tensor(rng, dtype, (7, 5)) for dtype in DTYPES}
     tensors["empty"] = random_tensor(rng, "bfloat16", (0, 4))
     tensors["scalar"] = random_tensor(rng, "float32", ())
-    tensors["weird \u00fc\"\\ name"] = random_tensor(rng, "bfloat16", (3, 1, 11))
+    tensors['weird \u00fc"\\ name'] = random_tensor(rng, "bfloat16", (3, 1, 11))
     special = np.array([0x0000, 0x8000, 0x7FC0, 0x7FC1, 0xFFC0, 0x7F80, 0x0001, 0x8001], np.uint16)
     tensors["special"] = Tensor("bfloat16", special)
     tensors["matrix"] = random_tensor(rng, "bfloat16", (300, 70))

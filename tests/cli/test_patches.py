@@ -78,7 +78,9 @@ def test_a_cache_of_links_to_read_only_files_becomes_a_folder_of_files(tmp_path,
 
 def test_negative_zero_and_nan_payloads_are_changes(tmp_path, small):
     new = {name: tensor.copy() for name, tensor in small.items()}
-    new["special"].array[:] = np.array([0x8000, 0x0000, 0x7FC1, 0x7FC0, 0x7FC0, 0xFF80, 0x8001, 0x0001], np.uint16)
+    new["special"].array[:] = np.array(
+        [0x8000, 0x0000, 0x7FC1, 0x7FC0, 0x7FC0, 0xFF80, 0x8001, 0x0001], np.uint16
+    )
     old_file = write_file(tmp_path / "old.safetensors", small)
     report = round_trip(tmp_path, old_file, write_file(tmp_path / "new.safetensors", new), new)
     assert report["changed"] == 8
@@ -275,7 +277,9 @@ def test_bytes_on_real_versions(tmp_path):
         pytest.skip(f"no real data at {steady}")
     old, new = steady / "v0011.safetensors", steady / "v0012.safetensors"
     report = round_trip(tmp_path, old, new, read_checkpoint(new))
-    print(f"{report['bytes']} bytes, {report['changed']} changed, {report['bytes_per_changed']:.3f} B a change")
+    print(
+        f"{report['bytes']} bytes, {report['changed']} changed, {report['bytes_per_changed']:.3f} B a change"
+    )
     assert report["bytes_per_changed"] <= 1.70
 
 

@@ -82,7 +82,11 @@ def test_verify_names_the_version_of_a_checkpoint(made, tmp_path, rng):
 def test_verify_a_whole_run(made):
     report = deltawire("verify", made[0], "--json").json
     assert report["ok"] and report["faults"] == []
-    assert (report["versions"], report["links"], report["parts"]) == (VERSIONS, VERSIONS - 1, 2 * (VERSIONS - 1))
+    assert (report["versions"], report["links"], report["parts"]) == (
+        VERSIONS,
+        VERSIONS - 1,
+        2 * (VERSIONS - 1),
+    )
     assert report["anchors"] == 2 and report["digest_tables"] >= 2
 
 
@@ -161,7 +165,7 @@ def test_follow_once_from_nothing_and_from_each_version(made, tmp_path):
     assert (lines[0]["number"], lines[1]["number"]) == (3, 4)
     assert read_checkpoint(folder) == truth[4]
     again = deltawire("follow", store, folder, "--once", "--json").json_lines
-    assert [line["number"] for line in again] == [4]
+    assert [(line["event"], line["number"]) for line in again] == [("current", 4)]
     for number in range(VERSIONS):
         copy = tmp_path / f"copy{number}.safetensors"
         shutil.copyfile(files[number], copy)
@@ -183,12 +187,14 @@ def test_follow_to_a_version(made, tmp_path):
 def test_follow_refuses_what_is_not_this_run_s_model(made, tmp_path, rng):
     stranger = write_file(tmp_path / "x.safetensors", {"a": random_tensor(rng, "bfloat16", (3,))})
     before = stranger.read_bytes()
-    assert deltawire("follow", made[0], stranger, "--once", expect=3).stderr.startswith("deltawire: mismatch: ")
+    assert deltawire("follow", made[0], stranger, "--once", expect=3).stderr.startswith(
+        "deltawire: mismatch: "
+    )
     assert stranger.read_bytes() == before
 
 
 def test_ver_08_a_base_with_one_foreign_bit_is_replaced_by_an_anchor(made, tmp_path):
-    store, truth, files = made
+    store, truth, _ = made
     foreign = {name: tensor.copy() for name, tensor in truth[4].items()}
     foreign["a"].array[3, 3] ^= 1
     file = write_file(tmp_path / "foreign.safetensors", foreign)
@@ -218,7 +224,9 @@ def test_follow_a_running_publisher_until_asked_to_stop(made, tmp_path):
         stderr=subprocess.PIPE,
         text=True,
     )
-    publisher = subprocess.Popen([program("publish_checkpoints"), "--pause", "50", str(store), *map(str, files)])
+    publisher = subprocess.Popen(
+        [program("publish_checkpoints"), "--pause", "50", str(store), *map(str, files)]
+    )
     events = []
     while not events or events[-1]["number"] < VERSIONS - 1:
         events.append(json.loads(follower.stdout.readline()))

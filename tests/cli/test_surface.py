@@ -130,7 +130,11 @@ def test_a_reader_that_goes_away_is_not_an_error_storm(pair):
 def test_a_full_output_is_an_error(pair):
     with open("/dev/full", "w") as full:
         done = subprocess.run(
-            [program("deltawire"), "inspect", str(pair[0])], stdout=full, stderr=subprocess.PIPE, text=True, timeout=60
+            [program("deltawire"), "inspect", str(pair[0])],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            timeout=60,
         )
     assert done.returncode == 4 and done.stderr.startswith("deltawire: io: ")
 
@@ -162,7 +166,15 @@ def audit(report, code=0, *options, **more):
 
 
 def findings(**values):
-    found = {"steps": 7, "elements_compared": 100, "changed": 5, "missed": 0, "excess": 1, "uncertain": 2, "tensors": []}
+    found = {
+        "steps": 7,
+        "elements_compared": 100,
+        "changed": 5,
+        "missed": 0,
+        "excess": 1,
+        "uncertain": 2,
+        "tensors": [],
+    }
     return {**found, **values}
 
 
@@ -177,7 +189,14 @@ def test_audit_passes_on_what_the_publisher_found(tmp_path):
 
 @pytest.mark.parametrize(
     ("report", "code"),
-    [(findings(missed=1), 0), (findings(elements_compared=0), 0), (None, 0), (None, 3), (findings(), 3), ({}, 0)],
+    [
+        (findings(missed=1), 0),
+        (findings(elements_compared=0), 0),
+        (None, 0),
+        (None, 3),
+        (findings(), 3),
+        ({}, 0),
+    ],
 )
 def test_audit_fails_when_anything_is_not_as_it_should_be(report, code):
     assert audit(report, code, expect=1).stderr.startswith("deltawire: ")
