@@ -3,14 +3,17 @@
 namespace deltawire::bench {
 
 Status RunCoreSuite(const Settings& settings, Report& report, const std::function<void(std::string_view)>& begin) {
-  begin("detect");
-  DELTAWIRE_TRY(AddDetectFigures(settings, report));
-  begin("delta");
-  DELTAWIRE_TRY(AddDeltaFigures(settings, report));
-  begin("codec");
-  DELTAWIRE_TRY(AddCodecFigures(settings, report));
-  begin("end to end");
-  return AddEndToEndFigures(settings, report);
+  struct Group {
+    std::string_view name;
+    Status (*add)(const Settings&, Report&);
+  };
+  for (const Group& group : {Group{"detect", AddDetectFigures}, Group{"delta", AddDeltaFigures},
+                             Group{"codec", AddCodecFigures}, Group{"e2e", AddEndToEndFigures}}) {
+    if (!settings.only.empty() && settings.only != group.name) continue;
+    begin(group.name);
+    DELTAWIRE_TRY(group.add(settings, report));
+  }
+  return {};
 }
 
 }  // namespace deltawire::bench

@@ -28,6 +28,8 @@ int Main(int argc, char** argv) {
   std::string json;
   app.add_option("SUITE", suite, "core; without it every suite runs")->check(CLI::IsMember({"core"}));
   app.add_option("--json", json, "write a list of {name, value, unit, floor, ratio} to this file");
+  app.add_option("--only", settings.only, "one group of the suite")
+      ->check(CLI::IsMember({"detect", "delta", "codec", "e2e"}));
   app.add_flag("--quick", settings.quick, "small inputs, few rounds: whether it works, not how fast");
   app.add_option("--threads", settings.threads, "what the figures of all threads use")->check(CLI::Range(1, 1024));
   app.add_option("--data", settings.data, "folder of real versions")->capture_default_str();
