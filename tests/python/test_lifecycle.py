@@ -642,7 +642,7 @@ def test_exit_without_close(url: str) -> None:
         "m(torch.randn(2, 64)).sum().backward(); o.step()\n"
         "p.publish(wait=False)\n"
     )
-    subprocess.run([sys.executable, "-c", program, url], check=True, timeout=60, capture_output=True)
+    subprocess.run([sys.executable, "-c", program, url], check=True, timeout=300, capture_output=True)
     assert Path(url, "manifests", "00000001.json").exists()
 
 
