@@ -7,11 +7,11 @@ import gc
 import json
 import logging
 import pickle
+import queue
 import shutil
 import subprocess
 import sys
 import threading
-import time
 import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -309,38 +309,34 @@ def test_engine_starts_before_its_trainer(url: str) -> None:
     assert_exact(loop.model, engine)
 
 
-def wait_for(condition: Any, seconds: float = 20) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "nothing happened in time"
-        time.sleep(0.005)
+def ended(follower: dw.Follower) -> bool:
+    follower._thread.join(60)
+    return not follower.running
 
 
 def test_follow(url: str) -> None:
     engine = engine_of(Mlp())
-    events: list[Any] = []
+    events: queue.Queue[Any] = queue.Queue()
 
     @contextmanager
     def pause() -> Iterator[None]:
-        events.append("paused")
+        events.put("paused")
         yield
-        events.append("resumed")
+        events.put("resumed")
 
     subscriber = dw.Subscriber(url, engine)
-    with subscriber.follow(poll_seconds=0.01, on_commit=events.append, pause=pause) as follower:
+    with subscriber.follow(poll_seconds=0.01, on_commit=events.put, pause=pause) as follower:
         with pytest.raises(dw.Error, match="followed already"):
             subscriber.follow()
         loop = Loop(url)
         for number in range(3):
-            wait_for(lambda n=number: subscriber.version is not None and subscriber.version.number == n)
+            assert [events.get(timeout=60) for _ in range(2)] == ["paused", "resumed"]
+            assert events.get(timeout=60).number == number
+            assert subscriber.version is not None and subscriber.version.number == number
+            assert_exact(loop.model, engine)
             if number < 2:
                 loop.publish()
-        wait_for(lambda: len(events) == 9)
-    assert not follower.running and follower.error is None
-    assert [e if isinstance(e, str) else e.number for e in events] == [
-        x for number in range(3) for x in ("paused", "resumed", number)
-    ]
-    assert_exact(loop.model, engine)
+    assert not follower.running and follower.error is None and events.empty()
 
 
 def test_follow_surfaces_errors(url: str) -> None:
@@ -352,7 +348,7 @@ def test_follow_surfaces_errors(url: str) -> None:
 
     subscriber = dw.Subscriber(url, engine)
     follower = subscriber.follow(poll_seconds=0.01, on_commit=explode)
-    wait_for(lambda: not follower.running)
+    assert ended(follower)
     assert isinstance(follower.error, RuntimeError)
     with pytest.raises(RuntimeError, match="no room for 0"):
         subscriber.update()
@@ -360,7 +356,7 @@ def test_follow_surfaces_errors(url: str) -> None:
     follower.stop()
     follower = subscriber.follow(poll_seconds=0.01, on_commit=explode)
     loop.publish()
-    wait_for(lambda: not follower.running)
+    assert ended(follower)
     with pytest.raises(RuntimeError):
         follower.stop()
 
@@ -373,12 +369,12 @@ def test_follow_waits_while_pinned(url: str) -> None:
     loop.publish()
     subscriber.update()
     subscriber.rollback()
-    with subscriber.follow(poll_seconds=0.01) as follower:
+    committed: queue.Queue[dw.Version] = queue.Queue()
+    with subscriber.follow(poll_seconds=0.01, on_commit=committed.put):
         loop.publish()
         assert subscriber.version is not None and subscriber.version.number == 0
         subscriber.unpin()
-        wait_for(lambda: subscriber.version.number == 2)
-        assert follower.error is None
+        assert committed.get(timeout=60).number == 2
     assert_exact(loop.model, engine)
 
 
