@@ -7,6 +7,7 @@
 
 #include "format/hf_index.h"
 #include "format/safetensors.h"
+#include "pubsub/file_io.h"
 
 namespace deltawire::pubsub {
 namespace {
@@ -26,7 +27,7 @@ Status Checkpoint::AddFile(const std::string& file, bool writable) {
         {entry.name, TensorView::RowMajor(memory, header->data_offset + entry.begin, entry.dtype, entry.shape)});
   }
   files_.push_back(std::move(memory));
-  return {};
+  return writable ? FillHoles(file) : Status();
 }
 
 Result<Checkpoint> Checkpoint::Open(const std::string& path, bool writable) {

@@ -71,8 +71,11 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options, std
     // How the casts were chosen was settled when the run began (perhaps from a base that is not needed any more); that
     // the casts themselves are the same is checked tensor by tensor.
     sync::Catalog catalog(options.store, (*writer)->run());
-    DELTAWIRE_ASSIGN(const auto settled, catalog.LoadInventory((*writer)->newest()->manifest.inventory));
-    inventory.cast_rule = settled->cast_rule;
+    const std::string& hash = (*writer)->newest()->manifest.inventory;
+    const auto settled = catalog.LoadInventory(hash);
+    if (settled) inventory.cast_rule = (*settled)->cast_rule;
+    // Deleted or damaged in the store: a trainer that has the very same one puts it back.
+    if (!settled && format::InventoryHash(inventory) != hash) return Fail(settled.error());
   }
   std::unique_ptr<Publisher> publisher(new Publisher(std::move(options), std::move(inventory)));
   Publisher& self = *publisher;

@@ -98,6 +98,8 @@ Result<Version> Publisher::PublishResumed() {
     return Fail(Code::kMismatch, "the trainer's inventory {} is not the run's {}", inventory_hash_,
                 newest.manifest.inventory);
   }
+  // Once more, in case the store lost it: no receiver can join without it.
+  DELTAWIRE_TRY(writer_->PutInventory(inventory_));
   Collected whole;
   for (uint32_t i = 0; i < watches_.size(); ++i) whole.Add({i, {}, {}}, grid_);
   const std::vector<Digest> digests = TensorDigests();
