@@ -14,7 +14,7 @@ def problems(name, line):
         "// TO" + "DO: later",
         "# FIX" + "ME",
         "X" + "XX here",
-        "see https://mirror.corp" + ".lan/simple/",
+        "see https:" + "//mirror.corp.lan/simple/",
         "pip install --index" + "-url somewhere",
         "deb" + " http://deb.example.com bookworm main",
         "host = 10.0" + ".3.7",
@@ -60,6 +60,7 @@ def test_timing_assertions_are_found_in_tests(name, line):
     [
         "    assert version.publish_seconds >= 0",
         "    while time.monotonic() < deadline:",
+        '    assert time.monotonic() < deadline, "nothing happened in time"',
         "    assert retries < 5",
         '    assert report["pause_seconds"] == [0.5]',
     ],
