@@ -27,8 +27,8 @@ from typing import Any, TextIO
 import deltawire as dw
 import torch
 from memory import peak_rss_bytes
-from oracle import tensor_hashes, write_weights
 from policy import sample
+from tensor_hashes import tensor_hashes, write_weights
 from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging as transformers_logging
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from fleet import Evidence, Farewell
-from oracle import hash_differences
+from tensor_hashes import hash_differences
 
 
 @dataclass(frozen=True)

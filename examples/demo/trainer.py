@@ -14,9 +14,9 @@ from arithmetic import prompt_of, random_problem, reward_of
 from base_model import PreparedBase
 from fleet import Fleet, Request, Rollout
 from memory import peak_rss_bytes
-from oracle import bit_differences, tensor_hashes
 from policy import group_advantages, policy_loss
 from record import PublishedVersion, Run
+from tensor_hashes import bit_differences, tensor_hashes
 from tqdm import tqdm
 from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenizerBase
 

@@ -48,6 +48,7 @@ struct Findings {
   uint64_t missed = 0;
   uint64_t excess = 0;
   uint64_t uncertain = 0;
+  uint64_t wrong_old = 0;  // certified old bits that were not the true ones
   Json report;
 };
 
@@ -64,11 +65,12 @@ Result<Findings> ReadReport(const std::string& path) {
   DELTAWIRE_ASSIGN(const auto object, format::JsonObject::From(json, "report"));
   Findings found;
   DELTAWIRE_ASSIGN(found.steps, object.Unsigned("steps"));
-  DELTAWIRE_ASSIGN(found.compared, object.Unsigned("elements_compared"));
+  DELTAWIRE_ASSIGN(found.compared, object.Unsigned("compared"));
   DELTAWIRE_ASSIGN(found.changed, object.Unsigned("changed"));
   DELTAWIRE_ASSIGN(found.missed, object.Unsigned("missed"));
   DELTAWIRE_ASSIGN(found.excess, object.Unsigned("excess"));
   DELTAWIRE_ASSIGN(found.uncertain, object.Unsigned("uncertain"));
+  DELTAWIRE_ASSIGN(found.wrong_old, object.Unsigned("wrong_old"));
   found.report = Json(json);
   return found;
 }
@@ -96,7 +98,7 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
             : found.error());
     return kDiffers;
   }
-  const bool sound = found->missed == 0 && found->compared > 0;
+  const bool sound = found->missed == 0 && found->wrong_old == 0 && found->compared > 0;
   if (session.out.json) {
     Json json = {{"ok", sound && exit_code == 0}, {"command_exit", exit_code}};
     json.update(found->report);
@@ -107,16 +109,17 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
     session.out.Facts({{"compared", CountText(found->compared)},
                        {"changed", ChangedText(found->changed, found->compared)},
                        {"missed", CountText(found->missed)},
+                       {"wrong old", CountText(found->wrong_old)},
                        {"excess", CountText(found->excess)},
                        {"uncertain", CountText(found->uncertain)}});
   }
   if (found->compared == 0)
     session.out.Warning("nothing_compared", "the report says that no element was compared");
-  if (found->missed > 0) {
+  if (found->missed + found->wrong_old > 0) {
     session.out.Warning("detector_fault",
-                        fmt::format("{} changed elements were missed; publish with detector=\"snapshot\" "
-                                    "and report this",
-                                    found->missed));
+                        fmt::format("{} changed elements were missed, {} had other old bits than certified; "
+                                    "publish with detector=\"snapshot\" and report this",
+                                    found->missed, found->wrong_old));
   }
   if (exit_code != 0)
     session.out.Warning("command_failed", fmt::format("the program ended with {}", exit_code));

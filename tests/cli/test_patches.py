@@ -9,7 +9,7 @@ import time
 
 import numpy as np
 import pytest
-from conftest import (
+from cli_driver import (
     SHARED_DATA,
     Tensor,
     changed,

@@ -8,7 +8,7 @@ import subprocess
 import time
 
 import pytest
-from conftest import (
+from cli_driver import (
     changed,
     deltawire,
     program,

@@ -6,7 +6,7 @@ import pty
 import subprocess
 
 import pytest
-from conftest import changed, deltawire, program, write_file
+from cli_driver import changed, deltawire, program, write_file
 
 COMMANDS = ["diff", "apply", "verify", "inspect", "log", "follow", "doctor", "bench"]
 
@@ -168,19 +168,19 @@ def audit(report, code=0, *options, **more):
 def findings(**values):
     found = {
         "steps": 7,
-        "elements_compared": 100,
+        "compared": 100,
         "changed": 5,
         "missed": 0,
         "excess": 1,
         "uncertain": 2,
-        "tensors": [],
+        "wrong_old": 0,
     }
     return {**found, **values}
 
 
 def test_audit_passes_on_what_the_publisher_found(tmp_path):
     done = audit(findings(), 0, "--json")
-    assert done.json["ok"] and done.json["elements_compared"] == 100
+    assert done.json["ok"] and done.json["compared"] == 100
     kept = tmp_path / "report.json"
     kept.write_text("old")
     audit(findings(), 0, "--report", kept)
@@ -191,7 +191,8 @@ def test_audit_passes_on_what_the_publisher_found(tmp_path):
     ("report", "code"),
     [
         (findings(missed=1), 0),
-        (findings(elements_compared=0), 0),
+        (findings(wrong_old=1), 0),
+        (findings(compared=0), 0),
         (None, 0),
         (None, 3),
         (findings(), 3),
