@@ -26,8 +26,7 @@ ChangedModel::ChangedModel(uint64_t elements, const Parallel& parallel)
     : inventory_(MakeInventory(elements)), grid_(inventory_) {
   changes_.resize(kTensors);
   for (const auto& tensor : inventory_.tensors) {
-    const uint64_t count = *ElementCount(tensor.shape);
-    views_.push_back(TensorView::RowMajor(AllocateHost(count * 2), 0, Dtype::kBf16, tensor.shape));
+    views_.push_back(AllocateTensor(Dtype::kBf16, tensor.shape));
   }
   parallel.For(kTensors, [&](uint64_t i) { changes_[i] = Change(static_cast<uint32_t>(i)); });
   header_.run = "bench";
@@ -48,7 +47,9 @@ ChangedModel::ChangedModel(uint64_t elements, const Parallel& parallel)
 }
 
 uint16_t* ChangedModel::BlockBits(uint32_t tensor, uint32_t block) const {
-  return static_cast<uint16_t*>(views_[tensor].memory->handle()) + grid_.boxes(tensor)[block].start[0] * kColumns;
+  const TensorView& view = views_[tensor];
+  return static_cast<uint16_t*>(view.memory->handle()) + view.offset_bytes / 2 +
+         grid_.boxes(tensor)[block].start[0] * kColumns;
 }
 
 delta::ChangedTensor ChangedModel::Change(uint32_t tensor) {

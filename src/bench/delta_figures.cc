@@ -23,7 +23,7 @@ struct Part {
 std::vector<Part> MakeParts(const ChangedModel& model) {
   std::vector<Part> parts;
   for (const auto& tensor : model.changes()) {
-    const auto* first = static_cast<const uint16_t*>(model.views()[tensor.tensor].memory->handle());
+    const uint16_t* first = model.BlockBits(tensor.tensor, 0);
     for (const auto& block : tensor.blocks) {
       uint16_t* live = model.BlockBits(tensor.tensor, block.block);
       parts.push_back({DigestKey(model.inventory().tensors[tensor.tensor].name),

@@ -25,20 +25,11 @@ struct Tensor {
   explicit Tensor(const Settings& settings)
       : shape{settings.elements / 1024, 1024}, boxes(*GridBlocks(shape, DefaultGrid(shape))) {}
 
-  TensorView Allocate(Dtype dtype) const {
-    return TensorView::RowMajor(AllocateHost(*ElementCount(shape) * DtypeBytes(dtype)), 0, dtype, shape);
-  }
+  TensorView Allocate(Dtype dtype) const { return AllocateTensor(dtype, shape); }
   device::Block At(const TensorView& view, size_t block, kernels::Cast cast) const {
     return {backends, view, boxes[block], cast, key};
   }
 };
-
-ByteSpan BytesOf(const TensorView& view) {
-  return {static_cast<const uint8_t*>(view.memory->handle()), view.memory->size_bytes()};
-}
-std::span<float> FloatsOf(const TensorView& view) {
-  return {static_cast<float*>(view.memory->handle()), view.memory->size_bytes() / sizeof(float)};
-}
 
 struct OptimizerState {
   TensorView theta, m, v;
@@ -72,16 +63,16 @@ Status AddSnapshot(const Settings& settings, const Tensor& tensor, Report& repor
       const uint64_t first = tensor.boxes[i].start[0] * 1024;
       tensor.backends.host->copy({weights.data() + first, 0}, kernels::Cast::kF32ToBf16,
                                  static_cast<uint32_t>(ElementCount(tensor.boxes[i])),
-                                 {live.memory->handle(), first * 2});
+                                 {live.memory->handle(), live.offset_bytes + first * 2});
     });
   }
-  const auto old = AllocateHost(live.memory->size_bytes());
-  std::memcpy(old->handle(), live.memory->handle(), old->size_bytes());
+  const TensorView old = tensor.Allocate(Dtype::kBf16);
+  std::memcpy(old.memory->handle(), live.memory->handle(), old.memory->size_bytes());
   const auto watch = Watch(tensor, live, detect::Method::kSnapshot);
   if (!watch) return Fail(Code::kInternal, "the snapshot watch was refused");
   for (uint32_t i = 0; i < tensor.boxes.size(); ++i) DELTAWIRE_TRY(watch->Start(i));
   NearNormal random(4);
-  auto* bits = static_cast<uint16_t*>(live.memory->handle());
+  auto* bits = static_cast<uint16_t*>(live.memory->handle()) + live.offset_bytes / 2;
   uint64_t changed = 0;
   for (uint64_t i = 0; i < settings.elements; ++i) {
     if (random.Word() % 100 != 0) continue;
@@ -91,7 +82,7 @@ Status AddSnapshot(const Settings& settings, const Tensor& tensor, Report& repor
 
   return ForEachWidth(settings, [&](int threads, const std::string& suffix) -> Status {
     const Parallel parallel(threads);
-    const ReadFloor both({BytesOf(live), {static_cast<const uint8_t*>(old->handle()), old->size_bytes()}}, parallel);
+    const ReadFloor both({BytesOf(live), BytesOf(old)}, parallel);
     std::vector<uint64_t> found(tensor.boxes.size());
     const Contender compare{[&] {
       parallel.For(tensor.boxes.size(), [&](uint64_t i) {
@@ -99,7 +90,7 @@ Status AddSnapshot(const Settings& settings, const Tensor& tensor, Report& repor
         Bytes old_bits;
         Bytes new_bits;
         tensor.At(live, i, kernels::Cast::kBits16)
-            .Compare(*old, tensor.boxes[i].start[0] * 1024 * 2, positions, old_bits, new_bits);
+            .Compare(*old.memory, old.offset_bytes + tensor.boxes[i].start[0] * 1024 * 2, positions, old_bits, new_bits);
         found[i] = positions.size();
       });
     }};

@@ -5,6 +5,7 @@
 #include "bench/figures.h"
 #include "bench/floors.h"
 #include "bench/memory_peak.h"
+#include "bench/random_weights.h"
 #include "bench/timing.h"
 #include "bench/trainer.h"
 #include "pubsub/subscriber.h"
@@ -40,13 +41,13 @@ std::vector<pubsub::TargetTensor> MakeEngine(const Trainer& trainer) {
   std::vector<pubsub::TargetTensor> targets;
   for (const auto& parameter : trainer.parameters()) {
     const uint64_t count = *ElementCount(parameter.theta.shape);
-    const auto memory = AllocateHost(count * 2);
+    const TensorView view = AllocateTensor(Dtype::kBf16, parameter.theta.shape);
     for (uint64_t at = 0; at < count; at += kMaxBlockElements) {
-      kernels::CpuTable().copy({parameter.theta.memory->handle(), at * 4}, kernels::Cast::kF32ToBf16,
+      kernels::CpuTable().copy({FloatsOf(parameter.theta).data(), at * 4}, kernels::Cast::kF32ToBf16,
                                static_cast<uint32_t>(std::min(kMaxBlockElements, count - at)),
-                               {memory->handle(), at * 2});
+                               {view.memory->handle(), view.offset_bytes + at * 2});
     }
-    targets.push_back({parameter.name, TensorView::RowMajor(memory, 0, Dtype::kBf16, parameter.theta.shape)});
+    targets.push_back({parameter.name, view});
   }
   targets.push_back({"lm_head.weight", targets[0].view});
   return targets;

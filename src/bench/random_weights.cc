@@ -1,8 +1,26 @@
 #include "bench/random_weights.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace deltawire::bench {
+
+TensorView AllocateTensor(Dtype dtype, Shape shape) {
+  constexpr uint64_t kHeader = 64;
+  constexpr uint64_t kPage = 4096;
+  const uint64_t bytes = *ElementCount(shape) * DtypeBytes(dtype);
+  return TensorView::RowMajor(AllocateHost(bytes + kPage), kHeader, dtype, std::move(shape));
+}
+
+ByteSpan BytesOf(const TensorView& view) {
+  return {static_cast<const uint8_t*>(view.memory->handle()) + view.offset_bytes,
+          *ElementCount(view.shape) * DtypeBytes(view.dtype)};
+}
+
+std::span<float> FloatsOf(const TensorView& view) {
+  return {reinterpret_cast<float*>(static_cast<uint8_t*>(view.memory->handle()) + view.offset_bytes),
+          *ElementCount(view.shape)};
+}
 
 void FillNormal(std::span<float> out, float mean, float deviation, uint64_t seed, const Parallel& parallel) {
   constexpr uint64_t kPiece = 1 << 20;

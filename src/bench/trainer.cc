@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <span>
 
 #include "bench/random_weights.h"
 
@@ -10,10 +9,6 @@ namespace deltawire::bench {
 namespace {
 
 constexpr float kGradient = 1e-4f;
-
-std::span<float> Floats(const TensorView& view) {
-  return {static_cast<float*>(view.memory->handle()), view.memory->size_bytes() / sizeof(float)};
-}
 
 struct StepConstants {
   float decay, step_size, root_bias2, eps;
@@ -48,13 +43,12 @@ Trainer::Trainer(const ModelShape& shape, const Parallel& parallel) : parallel_(
 }
 
 void Trainer::Add(std::string name, Shape shape, float mean, float deviation) {
-  const uint64_t bytes = *ElementCount(shape) * sizeof(float);
-  const auto make = [&] { return TensorView::RowMajor(AllocateHost(bytes), 0, Dtype::kF32, shape); };
+  const auto make = [&] { return AllocateTensor(Dtype::kF32, shape); };
   parameters_.push_back({std::move(name), make(), make(), make()});
   const Parameter& added = parameters_.back();
   const uint64_t seed = 1000 * parameters_.size();
-  FillNormal(Floats(added.theta), mean, deviation, seed, parallel_);
-  FillMoments(Floats(added.m), Floats(added.v), kGradient, seed + 1, parallel_);
+  FillNormal(FloatsOf(added.theta), mean, deviation, seed, parallel_);
+  FillMoments(FloatsOf(added.m), FloatsOf(added.v), kGradient, seed + 1, parallel_);
 }
 
 void Trainer::Step() {
@@ -71,11 +65,11 @@ void Trainer::Step() {
     constexpr uint64_t kPiece = 4096;
     float gradient[kPiece];
     NearNormal random(hyper_.step << 32 | p);
-    const auto theta = Floats(parameter.theta);
+    const auto theta = FloatsOf(parameter.theta);
     for (uint64_t at = 0; at < theta.size(); at += kPiece) {
       const uint64_t n = std::min(kPiece, theta.size() - at);
       for (uint64_t i = 0; i < n; ++i) gradient[i] = kGradient * random.Next();
-      StepPiece(theta.data() + at, Floats(parameter.m).data() + at, Floats(parameter.v).data() + at, gradient, n,
+      StepPiece(theta.data() + at, FloatsOf(parameter.m).data() + at, FloatsOf(parameter.v).data() + at, gradient, n,
                 constants);
     }
   });
