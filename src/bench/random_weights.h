@@ -37,7 +37,7 @@ class NearNormal {
 
 // A row-major tensor placed as malloc, and so torch, places large ones: 64 bytes into pages that have one page
 // more than the elements need. Bare mappings of sizes that are powers of two would lie at equal distances, and
-// streams over them fight for the same cache sets: AdamW inversion then takes 1.7 times as long.
+// streams over them fight for the same cache sets: AdamW inversion then took 1.6 times as long (docs/benchmarks.md).
 TensorView AllocateTensor(Dtype dtype, Shape shape);
 // The bytes, and for F32 the elements, of such a tensor.
 ByteSpan BytesOf(const TensorView& view);
