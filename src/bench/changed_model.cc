@@ -39,9 +39,10 @@ ChangedModel::ChangedModel(uint64_t elements, const Parallel& parallel)
     header_.digest += tensor.after;
     for (const auto& block : tensor.blocks) changed_ += block.change.changed.size();
     for (uint32_t b = 0; b < grid_.boxes(tensor.tensor).size(); ++b) {
-      *header_.base_digest += device::Block(backends_, views_[tensor.tensor], grid_.boxes(tensor.tensor)[b],
-                                            kernels::Cast::kBits16, DigestKey(inventory_.tensors[tensor.tensor].name))
-                                  .DigestNow();
+      *header_.base_digest +=
+          device::Block(backends_, views_[tensor.tensor], grid_.boxes(tensor.tensor)[b],
+                        kernels::Cast::kBits16, DigestKey(inventory_.tensors[tensor.tensor].name))
+              .DigestNow();
     }
   }
 }

@@ -44,7 +44,8 @@ Result<double> EntropyBytesPerChange(const pubsub::Checkpoint& old, const pubsub
   }
   double step_bits = 0;
   for (const auto& [step, count] : steps) {
-    step_bits -= static_cast<double>(count) * std::log2(static_cast<double>(count) / static_cast<double>(changed));
+    step_bits -=
+        static_cast<double>(count) * std::log2(static_cast<double>(count) / static_cast<double>(changed));
   }
   return (index_bits + step_bits) / 8 / static_cast<double>(changed);
 }
@@ -56,7 +57,8 @@ Status AddCodecFigures(const Settings& settings, Report& report) {
   const std::string old_path = settings.data + "/steady/v0011.safetensors";
   const std::string new_path = settings.data + "/steady/v0012.safetensors";
   if (!fs::exists(old_path) || !fs::exists(new_path)) {
-    report.AddMissing(name, fmt::format("{} or {} does not exist; name the folder with --data", old_path, new_path));
+    report.AddMissing(
+        name, fmt::format("{} or {} does not exist; name the folder with --data", old_path, new_path));
     return {};
   }
   const std::string out = fmt::format("{}/deltawire-bench-{}.safetensors", settings.scratch, getpid());
@@ -71,10 +73,14 @@ Status AddCodecFigures(const Settings& settings, Report& report) {
   DELTAWIRE_ASSIGN(const auto old, pubsub::Checkpoint::Open(old_path));
   DELTAWIRE_ASSIGN(const auto now, pubsub::Checkpoint::Open(new_path));
   DELTAWIRE_ASSIGN(const double entropy, EntropyBytesPerChange(old, now));
-  report.Add({.name = name, .value = static_cast<double>(bytes) / static_cast<double>(version->changed),
-              .unit = "B/change", .floor = entropy, .max_value = 1.70,
-              .note = fmt::format("{} B, {} of {} elements; floor: entropy of independent positions and steps", bytes,
-                                  version->changed, version->total)});
+  report.Add(
+      {.name = name,
+       .value = static_cast<double>(bytes) / static_cast<double>(version->changed),
+       .unit = "B/change",
+       .floor = entropy,
+       .max_value = 1.70,
+       .note = fmt::format("{} B, {} of {} elements; floor: entropy of independent positions and steps",
+                           bytes, version->changed, version->total)});
   return {};
 }
 

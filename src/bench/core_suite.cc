@@ -2,7 +2,8 @@
 
 namespace deltawire::bench {
 
-Status RunCoreSuite(const Settings& settings, Report& report, const std::function<void(std::string_view)>& begin) {
+Status RunCoreSuite(const Settings& settings, Report& report,
+                    const std::function<void(std::string_view)>& begin) {
   struct Group {
     std::string_view name;
     Status (*add)(const Settings&, Report&);

@@ -52,7 +52,8 @@ Status AddApply(const Settings& settings, const ChangedModel& model, const delta
   std::vector<ScatterFloor::Part> raw;
   for (const Part& part : parts) {
     // The old bits: the live tensors stay what they are.
-    raw.push_back({part.live, {part.positions(), part.count()},
+    raw.push_back({part.live,
+                   {part.positions(), part.count()},
                    reinterpret_cast<const uint16_t*>(part.block->change.old_bits.data())});
   }
   std::vector<delta::ReplicaTensor> targets;
@@ -64,8 +65,8 @@ Status AddApply(const Settings& settings, const ChangedModel& model, const delta
   return ForEachWidth(settings, [&](int threads, const std::string& suffix) -> Status {
     const Parallel parallel(threads);
     const ScatterFloor scatter(raw, parallel);
-    DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(model.backends(), model.inventory(), model.grid(), targets,
-                                                          parallel));
+    DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(model.backends(), model.inventory(), model.grid(),
+                                                          targets, parallel));
     Status status;
     const auto keep = [&status](Status next) {
       if (status) status = std::move(next);
@@ -74,47 +75,54 @@ Status AddApply(const Settings& settings, const ChangedModel& model, const delta
       if (replica.can_undo()) keep(replica.Undo());
       cold();
     };
-    const Contender kernels_only{
-        [&] {
-          parallel.For(parts.size(), [&](uint64_t i) {
-            Part& part = parts[i];
-            uint64_t lanes[2] = {0, 0};
-            table.gather({part.live, 0}, kernels::Cast::kBits16, part.positions(), part.count(), part.undo.data());
-            ops.digest_changes(part.key, part.canonical, 2, part.positions(), part.count(), part.undo.data(),
-                               part.block->change.new_bits.data(), lanes);
-            table.scatter({part.live, 0}, 2, part.positions(), part.count(), part.block->change.new_bits.data());
-          });
-        },
-        [&] {
-          for (const Part& part : parts) {
-            table.scatter({part.live, 0}, 2, part.positions(), part.count(), part.block->change.old_bits.data());
-          }
-          cold();
-        }};
+    const Contender kernels_only{[&] {
+                                   parallel.For(parts.size(), [&](uint64_t i) {
+                                     Part& part = parts[i];
+                                     uint64_t lanes[2] = {0, 0};
+                                     table.gather({part.live, 0}, kernels::Cast::kBits16, part.positions(),
+                                                  part.count(), part.undo.data());
+                                     ops.digest_changes(part.key, part.canonical, 2, part.positions(),
+                                                        part.count(), part.undo.data(),
+                                                        part.block->change.new_bits.data(), lanes);
+                                     table.scatter({part.live, 0}, 2, part.positions(), part.count(),
+                                                   part.block->change.new_bits.data());
+                                   });
+                                 },
+                                 [&] {
+                                   for (const Part& part : parts) {
+                                     table.scatter({part.live, 0}, 2, part.positions(), part.count(),
+                                                   part.block->change.old_bits.data());
+                                   }
+                                   cold();
+                                 }};
     // The kernels' writes are taken back before the replica looks again.
     const Contender restore{[] {}, kernels_only.reset};
-    const auto times = BestOf(
-        settings.rounds,
-        {{[&] { scatter.Run(); }, cold},
-         kernels_only,
-         restore,
-         {[&] { keep(replica.Stage(update)); }, undo},
-         {[&] { keep(replica.Commit()); }, cold},
-         {[&] {
-            keep(replica.Stage(update));
-            keep(replica.Commit());
-          },
-          undo}});
+    const auto times = BestOf(settings.rounds, {{[&] { scatter.Run(); }, cold},
+                                                kernels_only,
+                                                restore,
+                                                {[&] { keep(replica.Stage(update)); }, undo},
+                                                {[&] { keep(replica.Commit()); }, cold},
+                                                {[&] {
+                                                   keep(replica.Stage(update));
+                                                   keep(replica.Commit());
+                                                 },
+                                                 undo}});
     undo();
     DELTAWIRE_TRY(status);
 
     const double each = 1e9 / static_cast<double>(model.changed());
     const double floor = times[0].Of(threads) * each;
-    const auto add = [&](const std::string& name, size_t i, std::optional<double> max_ratio, std::string note) {
-      report.Add({.name = name + suffix, .value = times[i].Of(threads) * each, .unit = "ns/change", .floor = floor,
-                  .max_ratio = max_ratio, .note = std::move(note)});
+    const auto add = [&](const std::string& name, size_t i, std::optional<double> max_ratio,
+                         std::string note) {
+      report.Add({.name = name + suffix,
+                  .value = times[i].Of(threads) * each,
+                  .unit = "ns/change",
+                  .floor = floor,
+                  .max_ratio = max_ratio,
+                  .note = std::move(note)});
     };
-    add("delta.apply", 5, 2.5, "Replica: stage (gather, resolve, prove, undo log) and commit, update already decoded");
+    add("delta.apply", 5, 2.5,
+        "Replica: stage (gather, resolve, prove, undo log) and commit, update already decoded");
     add("delta.stage", 3, std::nullopt, "beside serving");
     add("delta.commit", 4, std::nullopt, "the pause");
     add("delta.apply_kernels", 1, std::nullopt, "gather, digest and scatter alone, block by block");
@@ -131,18 +139,23 @@ Status AddDigestUpdate(const Settings& settings, const ChangedModel& model, Repo
     const ReadFloor read({arrays}, parallel);
     std::vector<Digest> sums(parts.size());
     const auto times = BestOf(settings.rounds, {{[&] { read.Run(); }}, {[&] {
-      parallel.For(parts.size(), [&](uint64_t i) {
-        const Part& part = parts[i];
-        sums[i] = {};
-        model.backends().host_ops->digest_changes(part.key, part.canonical, 2, part.positions(), part.count(),
-                                                  part.block->change.old_bits.data(),
-                                                  part.block->change.new_bits.data(), sums[i].lanes);
-      });
-    }}});
+                                                  parallel.For(parts.size(), [&](uint64_t i) {
+                                                    const Part& part = parts[i];
+                                                    sums[i] = {};
+                                                    model.backends().host_ops->digest_changes(
+                                                        part.key, part.canonical, 2, part.positions(),
+                                                        part.count(), part.block->change.old_bits.data(),
+                                                        part.block->change.new_bits.data(), sums[i].lanes);
+                                                  });
+                                                }}});
     const double each = 1e9 / static_cast<double>(model.changed());
-    report.Add({.name = "delta.digest_update" + suffix, .value = times[1].Of(threads) * each, .unit = "ns/change",
-                .floor = times[0].Of(threads) * each, .max_value = 5,
-                .note = fmt::format("{} changes; floor: reading position, old and new bits", model.changed())});
+    report.Add(
+        {.name = "delta.digest_update" + suffix,
+         .value = times[1].Of(threads) * each,
+         .unit = "ns/change",
+         .floor = times[0].Of(threads) * each,
+         .max_value = 5,
+         .note = fmt::format("{} changes; floor: reading position, old and new bits", model.changed())});
     return {};
   });
 }
@@ -154,8 +167,9 @@ Status AddCoding(const Settings& settings, const ChangedModel& model, ByteSpan f
     Status status;
     uint64_t size = 0;
     const Contender encode{[&] {
-      const auto update = delta::EncodeUpdate(model.header(), model.inventory(), model.grid(), model.changes(),
-                                              codec::Coding::kStep, format::EmbedInventory::kNo, parallel);
+      const auto update =
+          delta::EncodeUpdate(model.header(), model.inventory(), model.grid(), model.changes(),
+                              codec::Coding::kStep, format::EmbedInventory::kNo, parallel);
       if (update) {
         size = update->size_bytes();
       } else {
@@ -173,13 +187,19 @@ Status AddCoding(const Settings& settings, const ChangedModel& model, ByteSpan f
     DELTAWIRE_TRY(status);
     const double each = 1e9 / static_cast<double>(model.changed());
     const double floor = times[0].Of(threads) * each;
-    report.Add({.name = "codec.encode" + suffix, .value = times[1].Of(threads) * each, .unit = "ns/change",
+    report.Add({.name = "codec.encode" + suffix,
+                .value = times[1].Of(threads) * each,
+                .unit = "ns/change",
                 .floor = floor,
-                .note = fmt::format("step; {:.3f} B/change; with survey, self-check, hashes, container; floor: memcpy "
-                                    "of position, old and new bits",
-                                    static_cast<double>(size) / static_cast<double>(model.changed()))});
-    report.Add({.name = "codec.decode" + suffix, .value = times[2].Of(threads) * each, .unit = "ns/change",
-                .floor = floor, .note = "with container and every hash"});
+                .note = fmt::format(
+                    "step; {:.3f} B/change; with survey, self-check, hashes, container; floor: memcpy "
+                    "of position, old and new bits",
+                    static_cast<double>(size) / static_cast<double>(model.changed()))});
+    report.Add({.name = "codec.decode" + suffix,
+                .value = times[2].Of(threads) * each,
+                .unit = "ns/change",
+                .floor = floor,
+                .note = "with container and every hash"});
     return {};
   });
 }

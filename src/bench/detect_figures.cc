@@ -36,15 +36,18 @@ struct OptimizerState {
   kernels::AdamwHyper hyper{.lr = kLearningRate, .weight_decay = 0.01, .step = kStep};
 
   OptimizerState(const Tensor& tensor, const Parallel& parallel)
-      : theta(tensor.Allocate(Dtype::kF32)), m(tensor.Allocate(Dtype::kF32)), v(tensor.Allocate(Dtype::kF32)) {
+      : theta(tensor.Allocate(Dtype::kF32)),
+        m(tensor.Allocate(Dtype::kF32)),
+        v(tensor.Allocate(Dtype::kF32)) {
     FillNormal(FloatsOf(theta), 0, 0.02f, 1, parallel);
     FillMoments(FloatsOf(m), FloatsOf(v), static_cast<float>(kGradient), 2, parallel);
   }
 };
 
-std::unique_ptr<detect::TensorWatch> Watch(const Tensor& tensor, const TensorView& live, detect::Method method) {
-  auto watch = detect::TensorWatch::Create(tensor.backends, {"bench", live, Dtype::kBf16, tensor.boxes}, method, "",
-                                           kStep);
+std::unique_ptr<detect::TensorWatch> Watch(const Tensor& tensor, const TensorView& live,
+                                           detect::Method method) {
+  auto watch = detect::TensorWatch::Create(tensor.backends, {"bench", live, Dtype::kBf16, tensor.boxes},
+                                           method, "", kStep);
   return watch ? *std::move(watch) : nullptr;
 }
 
@@ -90,7 +93,8 @@ Status AddSnapshot(const Settings& settings, const Tensor& tensor, Report& repor
         Bytes old_bits;
         Bytes new_bits;
         tensor.At(live, i, kernels::Cast::kBits16)
-            .Compare(*old.memory, old.offset_bytes + tensor.boxes[i].start[0] * 1024 * 2, positions, old_bits, new_bits);
+            .Compare(*old.memory, old.offset_bytes + tensor.boxes[i].start[0] * 1024 * 2, positions, old_bits,
+                     new_bits);
         found[i] = positions.size();
       });
     }};
@@ -109,14 +113,22 @@ Status AddSnapshot(const Settings& settings, const Tensor& tensor, Report& repor
 
     const double each = 1e9 / static_cast<double>(settings.elements);
     const double floor = times[0].Of(threads) * each;
-    report.Add({.name = "detect.snapshot" + suffix, .value = times[1].Of(threads) * each, .unit = "ns/element",
-                .floor = floor, .max_ratio = 1.3,
-                .note = fmt::format("{} of {}; {:.2f} % changed", Rate(both.bytes(), times[1].Of(threads)),
-                                    Rate(both.bytes(), times[0].Of(threads)),
-                                    100.0 * static_cast<double>(changed) / static_cast<double>(settings.elements))});
-    report.Add({.name = "detect.snapshot_collect" + suffix, .value = times[2].Of(threads) * each,
-                .unit = "ns/element", .floor = floor,
-                .note = "as published: with the digest of all served bits and the proof that the change leads to it"});
+    report.Add(
+        {.name = "detect.snapshot" + suffix,
+         .value = times[1].Of(threads) * each,
+         .unit = "ns/element",
+         .floor = floor,
+         .max_ratio = 1.3,
+         .note = fmt::format("{} of {}; {:.2f} % changed", Rate(both.bytes(), times[1].Of(threads)),
+                             Rate(both.bytes(), times[0].Of(threads)),
+                             100.0 * static_cast<double>(changed) / static_cast<double>(settings.elements))});
+    report.Add(
+        {.name = "detect.snapshot_collect" + suffix,
+         .value = times[2].Of(threads) * each,
+         .unit = "ns/element",
+         .floor = floor,
+         .note =
+             "as published: with the digest of all served bits and the proof that the change leads to it"});
     return {};
   });
 }
@@ -134,8 +146,8 @@ Status AddInversion(const Settings& settings, const Tensor& tensor, Report& repo
     const Contender invert{[&] {
       parallel.For(tensor.boxes.size(), [&](uint64_t i) {
         Digest digest;
-        const auto found = tensor.At(state.theta, i, kernels::Cast::kF32ToBf16)
-                               .InvertAdamw(state.m, state.v, *band, digest);
+        const auto found =
+            tensor.At(state.theta, i, kernels::Cast::kF32ToBf16).InvertAdamw(state.m, state.v, *band, digest);
         changed[i] = found.changed.size();
         uncertain[i] = found.uncertain.size();
       });
@@ -147,7 +159,8 @@ Status AddInversion(const Settings& settings, const Tensor& tensor, Report& repo
     uint64_t step = kStep;
     // Nothing else may fail: the same state is inverted again and again under the next number.
     const Contender observe{[&] {
-      parallel.For(statuses.size(), [&](uint64_t i) { statuses[i] = watch->CheckFence(static_cast<uint32_t>(i)); });
+      parallel.For(statuses.size(),
+                   [&](uint64_t i) { statuses[i] = watch->CheckFence(static_cast<uint32_t>(i)); });
       const detect::StepRecord record{++step, state.m, state.v, *band, ""};
       watch->ObserveStep(record);
       parallel.For(statuses.size(), [&](uint64_t i) {
@@ -166,17 +179,27 @@ Status AddInversion(const Settings& settings, const Tensor& tensor, Report& repo
     const auto elements = static_cast<double>(settings.elements);
     const double each = 1e9 / elements;
     const double floor = times[0].Of(threads) * each;
-    const std::string note = fmt::format(
-        "{} of {}; {:.2f} % changed, {:.3f} % uncertain", Rate(all.bytes(), times[1].Of(threads)),
-        Rate(all.bytes(), times[0].Of(threads)), 100 * static_cast<double>(changes) / elements,
-        100 * static_cast<double>(unsure) / elements);
-    report.Add({.name = "detect.adamw_inversion" + suffix, .value = times[1].Of(threads) * each,
-                .unit = "ns/element", .floor = floor, .max_ratio = 1.4,
+    const std::string note =
+        fmt::format("{} of {}; {:.2f} % changed, {:.3f} % uncertain", Rate(all.bytes(), times[1].Of(threads)),
+                    Rate(all.bytes(), times[0].Of(threads)), 100 * static_cast<double>(changes) / elements,
+                    100 * static_cast<double>(unsure) / elements);
+    report.Add({.name = "detect.adamw_inversion" + suffix,
+                .value = times[1].Of(threads) * each,
+                .unit = "ns/element",
+                .floor = floor,
+                .max_ratio = 1.4,
                 .note = note + "; the kernel always digests in the same pass: as the next line"});
-    report.Add({.name = "detect.adamw_inversion_with_digest" + suffix, .value = times[1].Of(threads) * each,
-                .unit = "ns/element", .floor = floor, .max_ratio = 1.7, .note = note});
-    report.Add({.name = "detect.observe_step" + suffix, .value = times[2].Of(threads) * each, .unit = "ns/element",
-                .floor = floor, .note = "as a step costs: fence (theta read again), inversion, merge into the log"});
+    report.Add({.name = "detect.adamw_inversion_with_digest" + suffix,
+                .value = times[1].Of(threads) * each,
+                .unit = "ns/element",
+                .floor = floor,
+                .max_ratio = 1.7,
+                .note = note});
+    report.Add({.name = "detect.observe_step" + suffix,
+                .value = times[2].Of(threads) * each,
+                .unit = "ns/element",
+                .floor = floor,
+                .note = "as a step costs: fence (theta read again), inversion, merge into the log"});
     return {};
   });
 }
@@ -190,13 +213,16 @@ Status AddDigest(const Settings& settings, const Tensor& tensor, Report& report)
     const Parallel parallel(threads);
     const ReadFloor read({BytesOf(live)}, parallel);
     std::vector<Digest> digests(tensor.boxes.size());
-    const auto times = BestOf(settings.rounds, {{[&] { read.Run(); }}, {[&] {
-      parallel.For(digests.size(), [&](uint64_t i) {
-        digests[i] = tensor.At(live, i, kernels::Cast::kBits16).DigestNow();
-      });
-    }}});
+    const auto times =
+        BestOf(settings.rounds, {{[&] { read.Run(); }}, {[&] {
+                                   parallel.For(digests.size(), [&](uint64_t i) {
+                                     digests[i] = tensor.At(live, i, kernels::Cast::kBits16).DigestNow();
+                                   });
+                                 }}});
     const double each = 1e9 / static_cast<double>(settings.elements);
-    report.Add({.name = "digest.full" + suffix, .value = times[1].Of(threads) * each, .unit = "ns/element",
+    report.Add({.name = "digest.full" + suffix,
+                .value = times[1].Of(threads) * each,
+                .unit = "ns/element",
                 .floor = times[0].Of(threads) * each,
                 .note = fmt::format("BF16; {} of {}", Rate(read.bytes(), times[1].Of(threads)),
                                     Rate(read.bytes(), times[0].Of(threads)))});

@@ -163,7 +163,8 @@ Result<double> FloorSeconds(const Settings& settings, const Trainer& trainer, co
   for (uint64_t i = 0; i < pieces; ++i) {
     const uint64_t first = i * count / pieces;
     const uint64_t end = (i + 1) * count / pieces;
-    parts.push_back({static_cast<uint16_t*>(weights->handle()), {positions.data() + first, end - first},
+    parts.push_back({static_cast<uint16_t*>(weights->handle()),
+                     {positions.data() + first, end - first},
                      bits.data() + first});
   }
   const ScatterFloor scatter(parts, parallel);
@@ -173,9 +174,12 @@ Result<double> FloorSeconds(const Settings& settings, const Trainer& trainer, co
   const Bytes file(version.bytes, 1);
   int number = 0;
   Status status;
-  const auto times = BestOf(settings.rounds, {{[&] { read.Run(); }}, {[&] { scatter.Run(); }}, {[&] {
-    if (auto put = store->Put(fmt::format("part-{}", number++), file, Condition::kIfAbsent); !put) status = put;
-  }}});
+  const auto times =
+      BestOf(settings.rounds,
+             {{[&] { read.Run(); }}, {[&] { scatter.Run(); }}, {[&] {
+                if (auto put = store->Put(fmt::format("part-{}", number++), file, Condition::kIfAbsent); !put)
+                  status = put;
+              }}});
   DELTAWIRE_TRY(status);
   return times[0].wall + times[1].wall + times[2].wall;
 }
@@ -184,7 +188,9 @@ void AddMemory(Report& report, const std::string& name, const std::optional<uint
                uint64_t most_sent) {
   if (!peak) return report.AddMissing(name, "/proc/self/clear_refs is not offered here");
   constexpr double kMiB = 0x1p-20;
-  report.Add({.name = name, .value = static_cast<double>(*peak) * kMiB, .unit = "MiB",
+  report.Add({.name = name,
+              .value = static_cast<double>(*peak) * kMiB,
+              .unit = "MiB",
               .max_value = static_cast<double>(kMaxMemoryFixed + kMaxMemoryPerChange * most_sent) * kMiB,
               .note = fmt::format("must: 64 MiB + 16 B a changed element; {:.1f} MiB held between calls",
                                   static_cast<double>(held) * kMiB)});
@@ -202,18 +208,23 @@ Status AddEndToEndFigures(const Settings& settings, Report& report) {
     DELTAWIRE_ASSIGN(const double floor, FloorSeconds(settings, trainer, median.published, threads));
 
     const auto& version = median.published;
-    report.Add({.name = "e2e.publish_to_applied" + suffix, .value = median.total() * 1e3, .unit = "ms",
-                .floor = floor * 1e3,
-                .note = fmt::format("median of {} versions, best {:.1f}; {} elements, {} changed, {} uncertain, {} dense; "
-                                    "{} B ({:.2f} B/sent); floor: read theta, write the update, raw scatter",
-                                    run.versions.size(), run.versions.front().total() * 1e3, version.total,
-                                    version.changed, version.uncertain, version.dense, version.bytes,
-                                    static_cast<double>(version.bytes) /
-                                        static_cast<double>(std::max<uint64_t>(version.sent, 1)))});
+    report.Add(
+        {.name = "e2e.publish_to_applied" + suffix,
+         .value = median.total() * 1e3,
+         .unit = "ms",
+         .floor = floor * 1e3,
+         .note = fmt::format(
+             "median of {} versions, best {:.1f}; {} elements, {} changed, {} uncertain, {} dense; "
+             "{} B ({:.2f} B/sent); floor: read theta, write the update, raw scatter",
+             run.versions.size(), run.versions.front().total() * 1e3, version.total, version.changed,
+             version.uncertain, version.dense, version.bytes,
+             static_cast<double>(version.bytes) / static_cast<double>(std::max<uint64_t>(version.sent, 1)))});
     double rest = median.total();
     const auto share = [&](const std::string& stage, double seconds) {
-      report.Add({.name = fmt::format("e2e.share.{}{}", stage, suffix), .value = seconds / median.total(),
-                  .unit = "of publish_to_applied", .note = fmt::format("{:.2f} ms", seconds * 1e3)});
+      report.Add({.name = fmt::format("e2e.share.{}{}", stage, suffix),
+                  .value = seconds / median.total(),
+                  .unit = "of publish_to_applied",
+                  .note = fmt::format("{:.2f} ms", seconds * 1e3)});
     };
     for (const auto& [stage, seconds] : version.stages) {
       share("publish." + stage, seconds);
@@ -224,10 +235,14 @@ Status AddEndToEndFigures(const Settings& settings, Report& report) {
       rest -= seconds;
     }
     share("rest", rest);
-    report.Add({.name = "e2e.observe_step" + suffix, .value = median.observe * 1e3, .unit = "ms",
+    report.Add({.name = "e2e.observe_step" + suffix,
+                .value = median.observe * 1e3,
+                .unit = "ms",
                 .note = "fence before and inversion after each optimizer step, in the training loop"});
-    AddMemory(report, "memory.publisher_peak" + suffix, run.publisher_peak, run.publisher_held, run.most_sent);
-    AddMemory(report, "memory.subscriber_peak" + suffix, run.subscriber_peak, run.subscriber_held, run.most_sent);
+    AddMemory(report, "memory.publisher_peak" + suffix, run.publisher_peak, run.publisher_held,
+              run.most_sent);
+    AddMemory(report, "memory.subscriber_peak" + suffix, run.subscriber_peak, run.subscriber_held,
+              run.most_sent);
     return {};
   });
 }

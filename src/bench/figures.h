@@ -20,7 +20,8 @@ Status AddCodecFigures(const Settings& settings, Report& report);
 Status AddEndToEndFigures(const Settings& settings, Report& report);
 
 // All of the above in this order, or settings.only; told the name of each group before it begins.
-Status RunCoreSuite(const Settings& settings, Report& report, const std::function<void(std::string_view)>& begin);
+Status RunCoreSuite(const Settings& settings, Report& report,
+                    const std::function<void(std::string_view)>& begin);
 
 // Calls measure(threads, suffix) with (1, "") and (settings.threads, ".all_threads").
 template <class F>

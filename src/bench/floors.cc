@@ -60,8 +60,8 @@ __attribute__((target("avx512f"))) uint64_t ReadAvx512(const Streams& from, uint
     }
   }
   uint64_t words[8];
-  _mm512_storeu_si512(words,
-                      _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3])));
+  _mm512_storeu_si512(
+      words, _mm512_xor_si512(_mm512_xor_si512(sums[0], sums[1]), _mm512_xor_si512(sums[2], sums[3])));
   return words[0] ^ words[1] ^ words[2] ^ words[3] ^ words[4] ^ words[5] ^ words[6] ^ words[7];
 }
 #endif

@@ -24,9 +24,10 @@ std::string ProcValue(const char* path, std::string_view key) {
 std::string MachineText() {
   const std::string model = ProcValue("/proc/cpuinfo", "model name");
   const std::string memory = ProcValue("/proc/meminfo", "MemTotal");
-  return fmt::format("{}, {} cores, {:.1f} GiB", model.empty() ? "processor unknown" : model,
-                     std::thread::hardware_concurrency(),
-                     memory.empty() ? 0.0 : static_cast<double>(std::strtoull(memory.c_str(), nullptr, 10)) * 0x1p-20);
+  return fmt::format(
+      "{}, {} cores, {:.1f} GiB", model.empty() ? "processor unknown" : model,
+      std::thread::hardware_concurrency(),
+      memory.empty() ? 0.0 : static_cast<double>(std::strtoull(memory.c_str(), nullptr, 10)) * 0x1p-20);
 }
 
 }  // namespace deltawire::bench

@@ -31,9 +31,11 @@ int Main(int argc, char** argv) {
   app.add_option("--only", settings.only, "one group of the suite")
       ->check(CLI::IsMember({"detect", "delta", "codec", "e2e"}));
   app.add_flag("--quick", settings.quick, "small inputs, few rounds: whether it works, not how fast");
-  app.add_option("--threads", settings.threads, "what the figures of all threads use")->check(CLI::Range(1, 1024));
+  app.add_option("--threads", settings.threads, "what the figures of all threads use")
+      ->check(CLI::Range(1, 1024));
   app.add_option("--data", settings.data, "folder of real versions")->capture_default_str();
-  app.add_option("--scratch", settings.scratch, "folder for stores and patches; a tmpfs")->capture_default_str();
+  app.add_option("--scratch", settings.scratch, "folder for stores and patches; a tmpfs")
+      ->capture_default_str();
   CLI11_PARSE(app, argc, argv);
   if (settings.quick) {
     settings.elements = kQuickElements;

@@ -31,7 +31,8 @@ void FillNormal(std::span<float> out, float mean, float deviation, uint64_t seed
   });
 }
 
-void FillMoments(std::span<float> m, std::span<float> v, float gradient, uint64_t seed, const Parallel& parallel) {
+void FillMoments(std::span<float> m, std::span<float> v, float gradient, uint64_t seed,
+                 const Parallel& parallel) {
   // A mean of independent gradients with weights (1 - b) b^i has deviation sqrt((1 - b) / (1 + b)).
   FillNormal(m, 0, gradient * 0.2294f, seed, parallel);
   FillNormal(v, gradient * gradient, gradient * gradient * 0.0316f, ~seed, parallel);

@@ -25,8 +25,9 @@ class NearNormal {
   }
   float Next() {
     const uint64_t word = Word();
-    const auto sum = static_cast<int64_t>((word & 0xFFFF) + (word >> 16 & 0xFFFF) + (word >> 32 & 0xFFFF) +
-                                          (word >> 48)) - 131070;
+    const auto sum =
+        static_cast<int64_t>((word & 0xFFFF) + (word >> 16 & 0xFFFF) + (word >> 32 & 0xFFFF) + (word >> 48)) -
+        131070;
     const auto below = static_cast<float>(word * 0xD1342543DE82EF95 >> 40) * 0x1p-24f;
     return (static_cast<float>(sum) + below) * (1 / 37837.2f);
   }
@@ -35,9 +36,10 @@ class NearNormal {
   uint64_t state_;
 };
 
-// A row-major tensor placed as malloc, and so torch, places large ones: 64 bytes into pages that have one page
-// more than the elements need. Bare mappings of sizes that are powers of two would lie at equal distances, and
-// streams over them fight for the same cache sets: AdamW inversion then took 1.6 times as long (docs/benchmarks.md).
+// A row-major tensor placed as malloc, and so torch, places large ones: 64 bytes into pages that have one
+// page more than the elements need. Bare mappings of sizes that are powers of two would lie at equal
+// distances, and streams over them fight for the same cache sets: AdamW inversion then took 1.6 times as long
+// (docs/benchmarks.md).
 TensorView AllocateTensor(Dtype dtype, Shape shape);
 // The bytes, and for F32 the elements, of such a tensor.
 ByteSpan BytesOf(const TensorView& view);
@@ -47,6 +49,7 @@ std::span<float> FloatsOf(const TensorView& view);
 void FillNormal(std::span<float> out, float mean, float deviation, uint64_t seed, const Parallel& parallel);
 
 // Moments as AdamW (betas 0.9, 0.999) has them after long training on noise of size `gradient`.
-void FillMoments(std::span<float> m, std::span<float> v, float gradient, uint64_t seed, const Parallel& parallel);
+void FillMoments(std::span<float> m, std::span<float> v, float gradient, uint64_t seed,
+                 const Parallel& parallel);
 
 }  // namespace deltawire::bench

@@ -51,7 +51,8 @@ std::string Report::Table(bool verdicts) const {
     std::string line;
     for (size_t i = 0; i < row.size(); ++i) {
       const bool number = i == 1 || i == 3 || i == 4;
-      line += number ? fmt::format("{:>{}}  ", row[i], widths[i]) : fmt::format("{:<{}}  ", row[i], widths[i]);
+      line +=
+          number ? fmt::format("{:>{}}  ", row[i], widths[i]) : fmt::format("{:<{}}  ", row[i], widths[i]);
     }
     line.erase(line.find_last_not_of(' ') + 1);
     out += line + "\n";

@@ -28,7 +28,9 @@ class Report {
  public:
   void Add(Figure figure) { figures_.push_back(std::move(figure)); }
   // A figure that could not be measured, and why: shown in the table, absent from the JSON.
-  void AddMissing(std::string name, std::string why) { missing_.emplace_back(std::move(name), std::move(why)); }
+  void AddMissing(std::string name, std::string why) {
+    missing_.emplace_back(std::move(name), std::move(why));
+  }
 
   // Aligned columns: name, value, floor, ratio, what is required and whether it is met (with verdicts), note.
   std::string Table(bool verdicts) const;

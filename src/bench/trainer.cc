@@ -69,8 +69,8 @@ void Trainer::Step() {
     for (uint64_t at = 0; at < theta.size(); at += kPiece) {
       const uint64_t n = std::min(kPiece, theta.size() - at);
       for (uint64_t i = 0; i < n; ++i) gradient[i] = kGradient * random.Next();
-      StepPiece(theta.data() + at, FloatsOf(parameter.m).data() + at, FloatsOf(parameter.v).data() + at, gradient, n,
-                constants);
+      StepPiece(theta.data() + at, FloatsOf(parameter.m).data() + at, FloatsOf(parameter.v).data() + at,
+                gradient, n, constants);
     }
   });
 }
@@ -78,8 +78,13 @@ void Trainer::Step() {
 std::vector<pubsub::PublishedTensor> Trainer::PublishedTensors() const {
   std::vector<pubsub::PublishedTensor> tensors;
   for (const Parameter& parameter : parameters_) {
-    tensors.push_back({parameter.name, {}, parameter.theta, Dtype::kBf16, detect::Method::kInversion,
-                       "AdamW, FP32", hyper_.step});
+    tensors.push_back({parameter.name,
+                       {},
+                       parameter.theta,
+                       Dtype::kBf16,
+                       detect::Method::kInversion,
+                       "AdamW, FP32",
+                       hyper_.step});
   }
   tensors[0].aliases = {"lm_head.weight"};
   return tensors;
