@@ -9,8 +9,8 @@
 namespace deltawire::delta {
 namespace {
 
-// A staged dense block holds width bytes an element twice; a sparse one 4 + 2 width. Beyond this share of changed
-// elements the dense form is the smaller one for the widths in use.
+// A staged dense block holds width bytes an element twice; a sparse one 4 + 2 width. Beyond this share of
+// changed elements the dense form is the smaller one for the widths in use.
 constexpr uint64_t kDenseShare = 3;
 
 }  // namespace
@@ -30,7 +30,8 @@ Replica::Replica(const device::Backends& backends, const format::Inventory& inve
 }
 
 Result<Replica> Replica::Attach(const device::Backends& backends, const format::Inventory& inventory,
-                                const GridIndex& grid, std::vector<ReplicaTensor> tensors, Parallel parallel) {
+                                const GridIndex& grid, std::vector<ReplicaTensor> tensors,
+                                Parallel parallel) {
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     const auto& expected = inventory.tensors[i];
     if (tensors[i].views.empty()) {
@@ -41,7 +42,8 @@ Result<Replica> Replica::Attach(const device::Backends& backends, const format::
       DELTAWIRE_TRY(CheckWritable(view, expected.name));
       if (view.dtype != expected.dtype || view.shape != expected.shape) {
         return Fail(Code::kMismatch,
-                    "tensor {}: the receiver holds {} {}, the run serves {} {}; load the model in the served dtype and "
+                    "tensor {}: the receiver holds {} {}, the run serves {} {}; load the model in the served "
+                    "dtype and "
                     "shape",
                     expected.name, DtypeName(view.dtype), ShapeText(view.shape), DtypeName(expected.dtype),
                     ShapeText(expected.shape));
@@ -63,10 +65,10 @@ Result<Replica> Replica::Attach(const device::Backends& backends, const format::
   DELTAWIRE_TRY(replica.CheckMemory());
   for (size_t i = 0; i < places.size(); ++i) {
     if (differ[i]) {
-      return Fail(Code::kMismatch,
-                  "{}: the receiver keeps {} copies of this tied weight and they differ; load the checkpoint again",
-                  replica.Where(places[i].tensor, places[i].block),
-                  replica.tensors_[places[i].tensor].views.size());
+      return Fail(
+          Code::kMismatch,
+          "{}: the receiver keeps {} copies of this tied weight and they differ; load the checkpoint again",
+          replica.Where(places[i].tensor, places[i].block), replica.tensors_[places[i].tensor].views.size());
     }
     replica.live_ += replica.blocks_[places[i].tensor][places[i].block];
   }
@@ -80,7 +82,8 @@ device::Block Replica::At(uint32_t tensor, uint32_t block, size_t view) const {
 }
 
 std::string Replica::Where(uint32_t tensor, uint32_t block) const {
-  return fmt::format("tensor {}, block {}", inventory_->tensors[tensor].name, BoxText(grid_->boxes(tensor)[block]));
+  return fmt::format("tensor {}, block {}", inventory_->tensors[tensor].name,
+                     BoxText(grid_->boxes(tensor)[block]));
 }
 
 Digest Replica::TensorDigest(uint32_t tensor) const {
@@ -107,13 +110,15 @@ Status Replica::CheckMemory() const {
   return {};
 }
 
-Status Replica::CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions, ByteSpan bits) const {
+Status Replica::CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions,
+                            ByteSpan bits) const {
   Bytes other(bits.size());
   for (size_t view = 1; view < tensors_[tensor].views.size(); ++view) {
     At(tensor, block, view).Gather(positions, other);
     if (!std::equal(other.begin(), other.end(), bits.begin())) {
       return Fail(Code::kWrongBase,
-                  "{}: the receiver's copies of this tied weight no longer agree; something else wrote to one of them",
+                  "{}: the receiver's copies of this tied weight no longer agree; something else wrote to "
+                  "one of them",
                   Where(tensor, block));
     }
   }
@@ -126,40 +131,48 @@ Result<StagedBlock> Replica::StageSparse(const DecodedBlock& decoded) const {
   const codec::Decoded& changes = decoded.changes;
   const uint32_t width = at.served_width();
 
-  const auto read_old = [&](const std::vector<uint32_t>& positions, Bytes& live, Bytes& old) -> Status {
+  // The live bits are the undo log; what steps start from is those, or what an earlier update has staged over
+  // them.
+  const auto read = [&](const std::vector<uint32_t>& positions, Bytes& live, Bytes& overlaid) -> Status {
     live.resize(positions.size() * width);
     at.Gather(positions, live);
     DELTAWIRE_TRY(CheckCopies(decoded.tensor, decoded.block, positions, live));
-    old = live;
-    Overlay(staged, positions, width, old);
+    if (staged == nullptr) return {};
+    overlaid = live;
+    Overlay(staged, positions, width, overlaid);
     return {};
   };
   Bytes live_changed;
   Bytes live_uncertain;
-  Bytes old_changed;
-  Bytes old_uncertain;
-  DELTAWIRE_TRY(read_old(changes.changed, live_changed, old_changed));
-  DELTAWIRE_TRY(read_old(changes.uncertain, live_uncertain, old_uncertain));
+  Bytes overlaid_changed;
+  Bytes overlaid_uncertain;
+  DELTAWIRE_TRY(read(changes.changed, live_changed, overlaid_changed));
+  DELTAWIRE_TRY(read(changes.uncertain, live_uncertain, overlaid_uncertain));
+  const Bytes& old_changed = staged ? overlaid_changed : live_changed;
+  const Bytes& old_uncertain = staged ? overlaid_uncertain : live_uncertain;
   Bytes new_changed(old_changed.size());
   Bytes new_uncertain(old_uncertain.size());
   codec::Resolve(changes, old_changed, old_uncertain, new_changed, new_uncertain);
-
   if (decoded.value_check && *decoded.value_check != ValueCheck(new_changed, new_uncertain)) {
-    return Fail(Code::kWrongBase,
-                "{}: the update's bytes are intact and start from this receiver's version, but lead to other values than "
-                "the publisher has: some elements no longer hold that version's bits; verify, and recover through an "
-                "anchor",
-                Where(decoded.tensor, decoded.block));
+    return Fail(
+        Code::kWrongBase,
+        "{}: the update's bytes are intact and start from this receiver's version, but lead to other values "
+        "than "
+        "the publisher has: some elements no longer hold that version's bits; verify, and recover through an "
+        "anchor",
+        Where(decoded.tensor, decoded.block));
   }
+  const Digest change = at.DigestOfChange(changes.changed, old_changed, new_changed) +
+                        at.DigestOfChange(changes.uncertain, old_uncertain, new_uncertain);
 
-  StagedBlock out = MergeStaged(staged, changes.changed, live_changed, new_changed, width);
+  StagedBlock out =
+      MergeStaged(staged, changes.changed, std::move(live_changed), std::move(new_changed), width);
   if (!changes.uncertain.empty()) {
-    out = MergeStaged(&out, changes.uncertain, live_uncertain, new_uncertain, width);
+    out = MergeStaged(&out, changes.uncertain, std::move(live_uncertain), std::move(new_uncertain), width);
   }
   const Digest base = staged ? staged->after : blocks_[decoded.tensor][decoded.block];
   out.before = blocks_[decoded.tensor][decoded.block];
-  out.after = base + at.DigestOfChange(changes.changed, old_changed, new_changed) +
-              at.DigestOfChange(changes.uncertain, old_uncertain, new_uncertain);
+  out.after = base + change;
   return out;
 }
 
@@ -191,7 +204,8 @@ Result<StagedBlock> Replica::StageDense(uint32_t tensor, uint32_t block, Mutable
 Status Replica::Stage(const DecodedUpdate& update) {
   if (update.header.base_digest && *update.header.base_digest != staged_digest_) {
     return Fail(Code::kWrongBase,
-                "update to version {} starts from state {}, the receiver holds {}; catch up from the catalog (update()) "
+                "update to version {} starts from state {}, the receiver holds {}; catch up from the catalog "
+                "(update()) "
                 "or load the base it names",
                 update.header.number, update.header.base_digest->Hex(), staged_digest_.Hex());
   }
@@ -213,18 +227,23 @@ Status Replica::Stage(const DecodedUpdate& update) {
     if (!results[i]) return Fail(std::move(results[i]).error());
     if (results[i]->after != block.after) {
       return Fail(update.header.base_digest ? Code::kDetectorFault : Code::kWrongBase,
-                  "version {}, {}: the update's bytes are intact, but applying them gives digest {} where the publisher "
-                  "has {}: its detector or this receiver's memory is at fault; the old version is kept, recover through "
+                  "version {}, {}: the update's bytes are intact, but applying them gives digest {} where "
+                  "the publisher "
+                  "has {}: its detector or this receiver's memory is at fault; the old version is kept, "
+                  "recover through "
                   "an anchor",
-                  update.header.number, Where(block.tensor, block.block), results[i]->after.Hex(), block.after.Hex());
+                  update.header.number, Where(block.tensor, block.block), results[i]->after.Hex(),
+                  block.after.Hex());
     }
     const StagedBlock* staged = FindStaged(block.tensor, block.block);
     state += results[i]->after - (staged ? staged->after : results[i]->before);
   }
   if (state != update.header.digest) {
     return Fail(update.header.base_digest ? Code::kDetectorFault : Code::kWrongBase,
-                "version {}: every block of the update is right, but the whole state would be {} where the publisher has "
-                "{}: an element outside the update differs (its detector or this receiver's memory is at fault); the old "
+                "version {}: every block of the update is right, but the whole state would be {} where the "
+                "publisher has "
+                "{}: an element outside the update differs (its detector or this receiver's memory is at "
+                "fault); the old "
                 "version is kept, recover through an anchor",
                 update.header.number, state.Hex(), update.header.digest.Hex());
   }
@@ -255,7 +274,8 @@ Status Replica::StageFull(const ReadBlock& read, const std::vector<Digest>& expe
   }
   for (uint32_t i = 0; i < found.size(); ++i) {
     if (found[i] == expected[i]) continue;
-    return Fail(Code::kCorrupt, "tensor {}: the full state's bits have digest {}, its table says {}; use another anchor",
+    return Fail(Code::kCorrupt,
+                "tensor {}: the full state's bits have digest {}, its table says {}; use another anchor",
                 inventory_->tensors[i].name, found[i].Hex(), expected[i].Hex());
   }
   staged_.clear();
@@ -288,7 +308,8 @@ Status Replica::WriteAll(const StagedMap& changes, bool undo) {
     }
   });
   if (auto status = CheckMemory(); !status) {
-    return Fail(Code::kUnusable, "a device failed while weights were being written ({}); load the engine again",
+    return Fail(Code::kUnusable,
+                "a device failed while weights were being written ({}); load the engine again",
                 status.error().message());
   }
   for (const auto& [place, staged] : changes) {
@@ -310,7 +331,8 @@ Status Replica::Commit() {
 }
 
 Status Replica::Undo() {
-  if (!can_undo_) return Fail(Code::kInvalidArgument, "there is no commit to undo; only the last one can be, once");
+  if (!can_undo_)
+    return Fail(Code::kInvalidArgument, "there is no commit to undo; only the last one can be, once");
   can_undo_ = false;
   DELTAWIRE_TRY(WriteAll(undo_, true));
   undo_.clear();
@@ -334,8 +356,10 @@ Status Replica::Verify() const {
   }
   if (wrong.empty()) return {};
   const size_t shown = std::min<size_t>(wrong.size(), 10);
-  return Fail(Code::kUnusable, "{} block(s) no longer hold the bits that were proved: {}{}; load an anchor or restart",
-              wrong.size(), fmt::join(wrong.begin(), wrong.begin() + static_cast<std::ptrdiff_t>(shown), "; "),
+  return Fail(Code::kUnusable,
+              "{} block(s) no longer hold the bits that were proved: {}{}; load an anchor or restart",
+              wrong.size(),
+              fmt::join(wrong.begin(), wrong.begin() + static_cast<std::ptrdiff_t>(shown), "; "),
               shown < wrong.size() ? "; ..." : "");
 }
 
@@ -343,7 +367,8 @@ uint64_t Replica::memory_bytes() const {
   uint64_t bytes = 0;
   for (const StagedMap* map : {&staged_, &undo_}) {
     for (const auto& [place, block] : *map) {
-      bytes += sizeof(block) + block.positions.capacity() * 4 + block.old_bits.capacity() + block.new_bits.capacity();
+      bytes += sizeof(block) + block.positions.capacity() * 4 + block.old_bits.capacity() +
+               block.new_bits.capacity();
     }
   }
   return bytes;

@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <cstring>
+#include <utility>
 
 namespace deltawire::delta {
 
-void Overlay(const StagedBlock* staged, std::span<const uint32_t> positions, uint32_t width, MutableByteSpan bits) {
+void Overlay(const StagedBlock* staged, std::span<const uint32_t> positions, uint32_t width,
+             MutableByteSpan bits) {
   if (staged == nullptr) return;
   if (staged->dense) {
     for (size_t i = 0; i < positions.size(); ++i) {
@@ -23,13 +25,13 @@ void Overlay(const StagedBlock* staged, std::span<const uint32_t> positions, uin
   }
 }
 
-StagedBlock MergeStaged(const StagedBlock* staged, std::vector<uint32_t> positions, ByteSpan live_bits,
-                        ByteSpan new_bits, uint32_t width) {
+StagedBlock MergeStaged(const StagedBlock* staged, std::vector<uint32_t> positions, Bytes live_bits,
+                        Bytes new_bits, uint32_t width) {
   StagedBlock out;
   if (staged == nullptr) {
     out.positions = std::move(positions);
-    out.old_bits.assign(live_bits.begin(), live_bits.end());
-    out.new_bits.assign(new_bits.begin(), new_bits.end());
+    out.old_bits = std::move(live_bits);
+    out.new_bits = std::move(new_bits);
     return out;
   }
   if (staged->dense) {
@@ -39,23 +41,37 @@ StagedBlock MergeStaged(const StagedBlock* staged, std::vector<uint32_t> positio
     }
     return out;
   }
-  const auto take = [&](uint32_t position, ByteSpan old_at, ByteSpan new_at, size_t index) {
-    out.positions.push_back(position);
-    out.old_bits.insert(out.old_bits.end(), old_at.data() + index * width, old_at.data() + (index + 1) * width);
-    out.new_bits.insert(out.new_bits.end(), new_at.data() + index * width, new_at.data() + (index + 1) * width);
+  // Runs of the staged list between two new positions are copied whole: the new list is often a few uncertain
+  // elements among many certain ones.
+  const size_t most = staged->positions.size() + positions.size();
+  out.positions.resize(most);
+  out.old_bits.resize(most * width);
+  out.new_bits.resize(most * width);
+  size_t filled = 0;
+  const auto append = [&](const uint32_t* at, const uint8_t* old_at, const uint8_t* new_at, size_t count) {
+    if (count == 0) return;
+    std::memcpy(out.positions.data() + filled, at, count * sizeof(uint32_t));
+    std::memcpy(out.old_bits.data() + filled * width, old_at, count * width);
+    std::memcpy(out.new_bits.data() + filled * width, new_at, count * width);
+    filled += count;
   };
-  size_t a = 0;
-  size_t b = 0;
-  while (a < staged->positions.size() || b < positions.size()) {
-    if (b == positions.size() || (a < staged->positions.size() && staged->positions[a] < positions[b])) {
-      take(staged->positions[a], staged->old_bits, staged->new_bits, a);
-      ++a;
-      continue;
-    }
-    if (a < staged->positions.size() && staged->positions[a] == positions[b]) ++a;
-    take(positions[b], live_bits, new_bits, b);
-    ++b;
+  size_t done = 0;
+  const auto append_staged_until = [&](size_t end) {
+    append(staged->positions.data() + done, staged->old_bits.data() + done * width,
+           staged->new_bits.data() + done * width, end - done);
+    done = end;
+  };
+  for (size_t i = 0; i < positions.size(); ++i) {
+    size_t end = done;
+    while (end < staged->positions.size() && staged->positions[end] < positions[i]) ++end;
+    append_staged_until(end);
+    if (done < staged->positions.size() && staged->positions[done] == positions[i]) ++done;
+    append(&positions[i], live_bits.data() + i * width, new_bits.data() + i * width, 1);
   }
+  append_staged_until(staged->positions.size());
+  out.positions.resize(filled);
+  out.old_bits.resize(filled * width);
+  out.new_bits.resize(filled * width);
   return out;
 }
 

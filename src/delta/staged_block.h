@@ -23,11 +23,12 @@ struct StagedBlock {
 
 // Bits that `staged` (may be null: nothing staged) gives at ascending positions; where it says nothing, what
 // `bits` already holds (the live bits) stays.
-void Overlay(const StagedBlock* staged, std::span<const uint32_t> positions, uint32_t width, MutableByteSpan bits);
+void Overlay(const StagedBlock* staged, std::span<const uint32_t> positions, uint32_t width,
+             MutableByteSpan bits);
 
-// staged, then (positions, new_bits) on top. live_bits: the live bits at the same positions. Digests are left to
-// the caller.
-StagedBlock MergeStaged(const StagedBlock* staged, std::vector<uint32_t> positions, ByteSpan live_bits,
-                        ByteSpan new_bits, uint32_t width);
+// staged, then (positions, new_bits) on top. live_bits: the live bits at the same positions. Digests are left
+// to the caller.
+StagedBlock MergeStaged(const StagedBlock* staged, std::vector<uint32_t> positions, Bytes live_bits,
+                        Bytes new_bits, uint32_t width);
 
 }  // namespace deltawire::delta

@@ -1,5 +1,6 @@
 #include "device/block.h"
 
+#include <algorithm>
 #include <memory>
 
 namespace deltawire::device {
@@ -10,10 +11,31 @@ using kernels::Target;
 
 namespace {
 
-// Uninitialised: a page that no result reaches is never touched, so room for every element costs nothing.
+// Elements that a call with result lists is given at once. Lists must have room for every element; this many
+// fit the second-level cache and are allocated from memory that malloc keeps. Room for a whole block would be
+// mapped afresh by every call, and its pages cleared by the kernel.
+constexpr uint32_t kListedAtOnce = 1u << 15;
+
+// On other devices a call has a price of its own, and lists are on the host whatever their length.
+uint32_t ListedAtOnce(const Memory& memory) {
+  return memory.device() == DeviceKind::kHost ? kListedAtOnce : kernels::kMaxElements;
+}
+
+// Calls f(first, count) for consecutive pieces of n elements.
+template <class F>
+void InPieces(uint32_t n, uint32_t piece, F&& f) {
+  for (uint32_t first = 0; first < n; first += piece) f(first, std::min(piece, n - first));
+}
+
+// Uninitialised.
 template <class T>
 std::unique_ptr<T[]> Room(uint64_t count) {
   return std::make_unique_for_overwrite<T[]>(count);
+}
+
+template <class T>
+void Append(std::vector<T>& to, const T* from, uint64_t count) {
+  to.insert(to.end(), from, from + count);
 }
 
 }  // namespace
@@ -80,8 +102,7 @@ void Block::ForEachRun(F&& f) const {
       run.memory_byte += static_cast<uint64_t>(outer_[d].memory_stride * width);
       run.canonical += outer_[d].canonical_stride;
       if (++at[d] < outer_[d].extent) break;
-      run.memory_byte -=
-          static_cast<uint64_t>(outer_[d].memory_stride * width * static_cast<int64_t>(at[d]));
+      run.memory_byte -= static_cast<uint64_t>(outer_[d].memory_stride * width * static_cast<int64_t>(at[d]));
       run.canonical -= outer_[d].canonical_stride * at[d];
       at[d] = 0;
     }
@@ -132,8 +153,9 @@ Digest Block::DigestNow() const {
 Digest Block::DigestOf(ByteSpan bits) const {
   Digest digest;
   ForEachRun([&](const Run& run) {
-    backends_.host->digest({bits.data(), uint64_t{run.position} * served_width()}, CastOfWidth(served_width()),
-                           run_length_, run.canonical * served_width(), key_, digest.lanes);
+    backends_.host->digest({bits.data(), uint64_t{run.position} * served_width()},
+                           CastOfWidth(served_width()), run_length_, run.canonical * served_width(), key_,
+                           digest.lanes);
   });
   return digest;
 }
@@ -154,17 +176,25 @@ void Block::CopyTo(const Memory& to, uint64_t offset) const {
 void Block::Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& positions, Bytes& old_bits,
                     Bytes& new_bits) const {
   const uint32_t width = served_width();
-  const auto found_at = Room<uint32_t>(elements_);
-  const auto was_bits = Room<uint8_t>(uint64_t{elements_} * width);
-  const auto now_bits = Room<uint8_t>(uint64_t{elements_} * width);
-  uint32_t count = 0;
+  const uint32_t room = std::min(elements_, ListedAtOnce(*view_.memory));
+  const auto found_at = Room<uint32_t>(room);
+  const auto was_bits = Room<uint8_t>(uint64_t{room} * width);
+  const auto now_bits = Room<uint8_t>(uint64_t{room} * width);
+  positions.clear();
+  old_bits.clear();
+  new_bits.clear();
   const auto compare = [&](const kernels::Table& table, Source was, Source now, Cast cast, uint32_t n,
                            uint32_t position) {
-    const uint32_t found =
-        table.compare(was, now, cast, n, found_at.get() + count, was_bits.get() + uint64_t{count} * width,
-                      now_bits.get() + uint64_t{count} * width);
-    for (uint32_t i = 0; position != 0 && i < found; ++i) found_at[count + i] += position;
-    count += found;
+    InPieces(n, room, [&](uint32_t first, uint32_t count) {
+      const uint32_t found =
+          table.compare({was.base, was.offset + uint64_t{first} * width},
+                        {now.base, now.offset + uint64_t{first} * kernels::StoredBytes(cast)}, cast, count,
+                        found_at.get(), was_bits.get(), now_bits.get());
+      for (uint32_t i = 0; i < found; ++i) found_at[i] += position + first;
+      Append(positions, found_at.get(), found);
+      Append(old_bits, was_bits.get(), uint64_t{found} * width);
+      Append(new_bits, now_bits.get(), uint64_t{found} * width);
+    });
   };
   if (run_stride_ == 1) {
     ForEachRun([&](const Run& run) {
@@ -180,9 +210,9 @@ void Block::Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& p
     table_.read({old.handle(), offset}, plain, elements_, was.data());
     compare(*backends_.host, {was.data(), 0}, {now.data(), 0}, plain, elements_, 0);
   }
-  positions.assign(found_at.get(), found_at.get() + count);
-  old_bits.assign(was_bits.get(), was_bits.get() + uint64_t{count} * width);
-  new_bits.assign(now_bits.get(), now_bits.get() + uint64_t{count} * width);
+  positions.shrink_to_fit();
+  old_bits.shrink_to_fit();
+  new_bits.shrink_to_fit();
 }
 
 void Block::Gather(std::span<const uint32_t> positions, MutableByteSpan out) const {
@@ -206,12 +236,18 @@ void Block::Gather(std::span<const uint32_t> positions, MutableByteSpan out) con
 void Block::SelectSmall(std::vector<uint32_t>& positions, std::vector<uint16_t>& bits) const {
   positions.clear();
   bits.clear();
-  const auto found = Room<uint32_t>(run_length_);
-  const auto found_bits = Room<uint16_t>(run_length_);
-  const auto select = [&](const kernels::Table& table, Source live, Cast cast, uint32_t n, uint32_t position) {
-    const uint32_t count = table.select_small(live, cast, n, found.get(), found_bits.get());
-    for (uint32_t i = 0; i < count; ++i) positions.push_back(found[i] + position);
-    bits.insert(bits.end(), found_bits.get(), found_bits.get() + count);
+  const uint32_t room = std::min(run_length_, ListedAtOnce(*view_.memory));
+  const auto found = Room<uint32_t>(room);
+  const auto found_bits = Room<uint16_t>(room);
+  const auto select = [&](const kernels::Table& table, Source live, Cast cast, uint32_t n,
+                          uint32_t position) {
+    InPieces(n, room, [&](uint32_t first, uint32_t length) {
+      const uint32_t count =
+          table.select_small({live.base, live.offset + uint64_t{first} * kernels::StoredBytes(cast)}, cast,
+                             length, found.get(), found_bits.get());
+      for (uint32_t i = 0; i < count; ++i) positions.push_back(found[i] + position + first);
+      Append(bits, found_bits.get(), count);
+    });
   };
   if (run_stride_ == 1) {
     ForEachRun([&](const Run& run) {
@@ -236,13 +272,32 @@ std::vector<float> Block::Stage(const TensorView& view) const {
 
 Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const kernels::AdamwBand& band,
                              Digest& digest) const {
-  const auto changed = Room<uint32_t>(elements_);
-  const auto changed_old = Room<uint16_t>(elements_);
-  const auto uncertain = Room<uint32_t>(elements_);
-  const auto uncertain_low = Room<uint16_t>(elements_);
-  const auto uncertain_span = Room<uint8_t>(elements_);
-  kernels::Inverted lists{changed.get(), changed_old.get(),    uncertain.get(), uncertain_low.get(),
-                          uncertain_span.get(), 0, 0};
+  const uint32_t room = std::min(elements_, ListedAtOnce(*view_.memory));
+  const auto changed = Room<uint32_t>(room);
+  const auto changed_old = Room<uint16_t>(room);
+  const auto uncertain = Room<uint32_t>(room);
+  const auto uncertain_low = Room<uint16_t>(room);
+  const auto uncertain_span = Room<uint8_t>(room);
+  Inversion out;
+  const auto invert = [&](const kernels::Table& table, Source theta, Source m_at, Source v_at,
+                          uint64_t canonical, uint64_t lanes[2]) {
+    InPieces(elements_, room, [&](uint32_t first, uint32_t count) {
+      kernels::Inverted lists{
+          changed.get(), changed_old.get(), uncertain.get(), uncertain_low.get(), uncertain_span.get(), 0, 0};
+      const auto at = [first](Source source) {
+        return Source{source.base, source.offset + uint64_t{first} * sizeof(float)};
+      };
+      table.invert_adamw(at(theta), at(m_at), at(v_at), band, count,
+                         canonical + uint64_t{first} * served_width(), key_, lanes, &lists);
+      for (uint32_t i = 0; i < lists.changed_count; ++i) changed[i] += first;
+      for (uint32_t i = 0; i < lists.uncertain_count; ++i) uncertain[i] += first;
+      Append(out.changed, changed.get(), lists.changed_count);
+      Append(out.changed_old, changed_old.get(), lists.changed_count);
+      Append(out.uncertain, uncertain.get(), lists.uncertain_count);
+      Append(out.uncertain_low, uncertain_low.get(), lists.uncertain_count);
+      Append(out.uncertain_span, uncertain_span.get(), lists.uncertain_count);
+    });
+  };
   const Block moment1(backends_, m, box_, Cast::kBits32, key_);
   const Block moment2(backends_, v, box_, Cast::kBits32, key_);
   const auto one_run = [this](const Block& block) {
@@ -250,27 +305,22 @@ Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const ker
   };
   digest = {};
   if (one_run(*this) && one_run(moment1) && one_run(moment2)) {
-    table_.invert_adamw({view_.memory->handle(), first_memory_byte_},
-                        {m.memory->handle(), moment1.first_memory_byte_},
-                        {v.memory->handle(), moment2.first_memory_byte_}, band, elements_,
-                        first_canonical_ * served_width(), key_, digest.lanes, &lists);
+    invert(table_, {view_.memory->handle(), first_memory_byte_},
+           {m.memory->handle(), moment1.first_memory_byte_}, {v.memory->handle(), moment2.first_memory_byte_},
+           first_canonical_ * served_width(), digest.lanes);
   } else {
     const std::vector<float> theta = Stage(view_);
     const std::vector<float> m_block = Stage(m);
     const std::vector<float> v_block = Stage(v);
     Digest elsewhere;  // the staged block is not at its canonical place
-    backends_.host->invert_adamw({theta.data(), 0}, {m_block.data(), 0}, {v_block.data(), 0}, band, elements_, 0,
-                                 key_, elsewhere.lanes, &lists);
+    invert(*backends_.host, {theta.data(), 0}, {m_block.data(), 0}, {v_block.data(), 0}, 0, elsewhere.lanes);
     digest = DigestNow();
   }
-  return {{changed.get(), changed.get() + lists.changed_count},
-          {changed_old.get(), changed_old.get() + lists.changed_count},
-          {uncertain.get(), uncertain.get() + lists.uncertain_count},
-          {uncertain_low.get(), uncertain_low.get() + lists.uncertain_count},
-          {uncertain_span.get(), uncertain_span.get() + lists.uncertain_count}};
+  return out;
 }
 
-Digest Block::DigestOfChange(std::span<const uint32_t> positions, ByteSpan old_bits, ByteSpan new_bits) const {
+Digest Block::DigestOfChange(std::span<const uint32_t> positions, ByteSpan old_bits,
+                             ByteSpan new_bits) const {
   Digest digest;
   const uint64_t width = served_width();
   ForEachRunOf(positions, [&](const Run& run, size_t first, size_t count) {
@@ -291,8 +341,8 @@ void Block::Scatter(std::span<const uint32_t> positions, ByteSpan bits) const {
     }
     for (size_t i = first; i < first + count; ++i) {
       const int64_t element = run_stride_ * static_cast<int64_t>(positions[i] - run.position);
-      table_.write({view_.memory->handle(), run.memory_byte + static_cast<uint64_t>(element) * width}, width, 1,
-                   bits.data() + i * width);
+      table_.write({view_.memory->handle(), run.memory_byte + static_cast<uint64_t>(element) * width}, width,
+                   1, bits.data() + i * width);
     }
   });
 }
