@@ -73,7 +73,9 @@ def update_file(metadata: dict[str, str], sections: dict[str, bytes]) -> bytes:
             hashed += key.encode() + b"\0" + metadata[key].encode() + b"\0"
     for name in sorted(sections):
         shape = f"[{len(sections[name])}]".encode()
-        hashed += name.encode() + b"\0U8\0" + shape + b"\0" + struct.pack("<QQ", *header[name]["data_offsets"])
+        hashed += (
+            name.encode() + b"\0U8\0" + shape + b"\0" + struct.pack("<QQ", *header[name]["data_offsets"])
+        )
     data = b"".join(sections.values())
     content = xxh3_128(hashed + data)
     return joined({"__metadata__": {**metadata, "content": content}, **header}, data)

@@ -87,7 +87,9 @@ def mapped_engine(path: str) -> Bag:
             size = tensor.numel()
             stored = torch.from_file(path, shared=True, size=1 << 20, dtype=torch.uint8)
             piece = stored[at : at + size * tensor.element_size()].view(tensor.dtype).view(tensor.shape)
-            kind[name] = torch.nn.Parameter(piece, requires_grad=False) if kind is engine._parameters else piece
+            kind[name] = (
+                torch.nn.Parameter(piece, requires_grad=False) if kind is engine._parameters else piece
+            )
             at += -(-size * tensor.element_size() // 64) * 64
     return engine
 

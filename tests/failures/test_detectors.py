@@ -44,8 +44,10 @@ def around_midpoints(n: int, generator: torch.Generator) -> torch.Tensor:
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_DET_04_no_miss_in_a_hundred_million_element_steps(variant: str) -> None:
-    """Real torch steps from weights around midpoints, with the moments of theory's adversarial run: the update is
-    a 16th to 2^22 times the weight's ulp. A miss is an element whose BF16 bits changed and which is not listed."""
+    """Real torch steps from weights around midpoints, by a 16th to 2^22 times the weight's ulp.
+
+    A miss is an element whose BF16 bits changed and which is not listed.
+    """
     torch.set_num_threads(2)
     seed = {"single": 40, "foreach": 41, "fused": 42}[variant]
     print("seed", seed)
@@ -93,7 +95,9 @@ def test_DET_04_no_miss_in_a_hundred_million_element_steps(variant: str) -> None
                 *memories, 4 * at, BLOCK, t, (lr, decay, beta1, beta2, eps), 2 * at, 0
             )
             sure = np.frombuffer(changed, np.uint32).astype(np.int64) + at
-            assert (np.frombuffer(changed_old, np.int16) == before[sure]).all(), "a certified old value is wrong"
+            assert (np.frombuffer(changed_old, np.int16) == before[sure]).all(), (
+                "a certified old value is wrong"
+            )
             listed[sure] = True
             listed[np.frombuffer(uncertain, np.uint32).astype(np.int64) + at] = True
         moved = before != after

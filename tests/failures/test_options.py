@@ -1,4 +1,4 @@
-"""Every option does something, and none turns the sync into nothing (rows OBS-01, 02, 05 of docs/failures.md)."""
+"""Every option does something, and none turns the sync into nothing (rows OBS of docs/failures.md)."""
 
 from __future__ import annotations
 
@@ -41,7 +41,9 @@ SUBSCRIBER_OPTIONS: dict[str, Any] = {"run": "run-of-the-test", "codings": ["abs
 
 def options_of(kind: Callable[..., Any]) -> set[str]:
     parameters = inspect.signature(kind).parameters.values()
-    return {each.name for each in parameters if each.kind is each.KEYWORD_ONLY and not each.name.startswith("_")}
+    return {
+        each.name for each in parameters if each.kind is each.KEYWORD_ONLY and not each.name.startswith("_")
+    }
 
 
 def test_OBS_01_no_option_is_missing_here(place: Path) -> None:

@@ -332,7 +332,10 @@ def test_STO_06_full_disk_under_a_folder_subscriber(url: str, disk: Disk) -> Non
     loop = Loop(url)
     folder = disk.path / "checkpoint"
     folder.mkdir()
-    save_file({name: torch.zeros_like(tensor) for name, tensor in served(loop.model).items()}, folder / "model.safetensors")
+    save_file(
+        {name: torch.zeros_like(tensor) for name, tensor in served(loop.model).items()},
+        folder / "model.safetensors",
+    )
     subscriber = dw.Subscriber(url, folder)
     subscriber.update()
     for _ in range(3):
@@ -455,5 +458,3 @@ def test_VER_17_two_publishers_race_on_one_run(url: str) -> None:
     for number in numbers[1:]:
         dw.Subscriber(url, engine).update(number)
         assert bits_of(dict(engine.state_dict())) == everything[number], number
-
-

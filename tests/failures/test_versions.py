@@ -80,8 +80,6 @@ def test_VER_04_another_base_under_the_same_number(url: str) -> None:
     loop.engine.a.data.view(torch.int16)[0, 0] ^= 0x40
     held = loop.engine_bits()
     RunFolder(url).anchor_path(0).joinpath("manifest.json").unlink()
-    changed = bits(loop.model.a.detach().to(torch.bfloat16))[0]
-    del changed
     try:
         loop.subscriber.update(2)
     except dw.Error as error:
@@ -325,7 +323,9 @@ def test_LAY_12_declared_tie_with_two_storages_in_the_receiver(url: str, place: 
     engine = engine_of(trainee)
     engine.head.weight = torch.nn.Parameter(engine.embed.weight.detach().clone(), requires_grad=False)
     file = place / "weights.safetensors"
-    save_file({"embed.weight": engine.embed.weight.detach(), "head.weight": engine.head.weight.detach()}, file)
+    save_file(
+        {"embed.weight": engine.embed.weight.detach(), "head.weight": engine.head.weight.detach()}, file
+    )
     subscriber = dw.Subscriber(url, engine if kind == "module" else file)
 
     def copies() -> list[torch.Tensor]:
