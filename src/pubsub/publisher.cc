@@ -4,6 +4,7 @@
 #include <future>
 #include <map>
 #include <numeric>
+#include <set>
 
 #include "pubsub/anchor_io.h"
 #include "pubsub/coding_name.h"
@@ -54,6 +55,12 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options, std
             [](const auto& a, const auto& b) { return a.name < b.name; });
   DELTAWIRE_TRY(format::CheckInventory(inventory));
 
+  // Without parts no receiver could follow; the parts of one coding together make a version.
+  const std::set<codec::Coding> codings(options.codings.begin(), options.codings.end());
+  if (codings.empty() || codings.size() != options.codings.size()) {
+    return Fail(Code::kInvalidArgument, "{} codings were given, {} different ones; give at least one, each once",
+                options.codings.size(), codings.size());
+  }
   if (options.continuity && options.run.empty()) options.run = options.continuity->run;
   if (options.continuity && options.run != options.continuity->run) {
     return Fail(Code::kWrongRun, "the saved state belongs to run {}, not {}", options.continuity->run, options.run);

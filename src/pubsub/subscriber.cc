@@ -5,6 +5,7 @@
 #include <set>
 
 #include "pubsub/anchor_io.h"
+#include "pubsub/coding_name.h"
 #include "pubsub/part_header.h"
 
 namespace deltawire::pubsub {
@@ -25,6 +26,8 @@ Subscriber::Subscriber(SubscriberOptions options, std::vector<TargetTensor> targ
     : options_(std::move(options)), targets_(std::move(targets)), catalog_(options_.store, options_.run) {}
 
 Result<std::unique_ptr<Subscriber>> Subscriber::Open(SubscriberOptions options, std::vector<TargetTensor> targets) {
+  if (options.codings.empty()) return Fail(Code::kInvalidArgument, "no coding may be used; name at least one");
+  for (const std::string& name : options.codings) DELTAWIRE_TRY(CodingFromName(name));
   std::set<std::string_view> names;
   for (const TargetTensor& target : targets) {
     if (!names.insert(target.name).second) {
