@@ -37,8 +37,6 @@ def bench(tmp_path, *arguments, data=SHARED_DATA):
     program = shutil.which("deltawire")
     if not program:
         pytest.fail("deltawire is not on the PATH; run ./dev test, or build and add build/*/src/cli")
-            "deltawire is not on the PATH; run the tests with ./dev test, or build and add build/*/src/cli"
-        )
     report = tmp_path / "report.json"
     done = subprocess.run(
         [program, "bench", *arguments, "--quick", "--threads", "2", "--data", data, "--json", report],
