@@ -94,7 +94,7 @@ Status TensorWatch::InvertBlock(uint32_t block, const StepRecord& record) {
     state.small.Rebuild(at);
     return live().memory->Check();
   }
-  const device::Inversion found = at.InvertAdamw(record.m, record.v, *record.band, state.fence);
+  const device::Inversion found = at.InvertAdamw(record.m, record.v, *record.band, &state.fence);
   ChangeLog step;
   step.reserve(found.changed.size() + found.uncertain.size());
   size_t i = 0;

@@ -271,7 +271,7 @@ std::vector<float> Block::Stage(const TensorView& view) const {
 }
 
 Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const kernels::AdamwBand& band,
-                             Digest& digest) const {
+                             Digest* digest) const {
   const uint32_t room = std::min(elements_, ListedAtOnce(*view_.memory));
   const auto changed = Room<uint32_t>(room);
   const auto changed_old = Room<uint16_t>(room);
@@ -303,18 +303,17 @@ Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const ker
   const auto one_run = [this](const Block& block) {
     return block.run_length_ == elements_ && block.run_stride_ == 1;
   };
-  digest = {};
+  if (digest != nullptr) *digest = {};
   if (one_run(*this) && one_run(moment1) && one_run(moment2)) {
     invert(table_, {view_.memory->handle(), first_memory_byte_},
            {m.memory->handle(), moment1.first_memory_byte_}, {v.memory->handle(), moment2.first_memory_byte_},
-           first_canonical_ * served_width(), digest.lanes);
+           first_canonical_ * served_width(), digest ? digest->lanes : nullptr);
   } else {
     const std::vector<float> theta = Stage(view_);
     const std::vector<float> m_block = Stage(m);
     const std::vector<float> v_block = Stage(v);
-    Digest elsewhere;  // the staged block is not at its canonical place
-    invert(*backends_.host, {theta.data(), 0}, {m_block.data(), 0}, {v_block.data(), 0}, 0, elsewhere.lanes);
-    digest = DigestNow();
+    invert(*backends_.host, {theta.data(), 0}, {m_block.data(), 0}, {v_block.data(), 0}, 0, nullptr);
+    if (digest != nullptr) *digest = DigestNow();  // the staged block is not at its canonical place
   }
   return out;
 }

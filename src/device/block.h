@@ -48,9 +48,9 @@ class Block {
   // Positions in set Z (kernels.h) with their bits; BF16 served.
   void SelectSmall(std::vector<uint32_t>& positions, std::vector<uint16_t>& bits) const;
   // Undoes one AdamW step whose moments are m and v (F32, the tensor's shape). Serving BF16 from F32.
-  // digest receives DigestNow().
+  // digest receives DigestNow(); null where it is not wanted.
   Inversion InvertAdamw(const TensorView& m, const TensorView& v, const kernels::AdamwBand& band,
-                        Digest& digest) const;
+                        Digest* digest) const;
 
   // What changing these positions adds to the digest. positions ascend.
   Digest DigestOfChange(std::span<const uint32_t> positions, ByteSpan old_bits, ByteSpan new_bits) const;

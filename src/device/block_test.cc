@@ -52,8 +52,8 @@ std::vector<Case> Cases(const Shape& shape) {
 
 TEST(Block, EveryOperationFollowsLogicalOrderWhateverTheStrides) {
   const Shape shape = {3, 5, 4};
-  const Box boxes[] = {WholeBox(shape), {{1, 0, 0}, {2, 5, 4}}, {{0, 1, 0}, {3, 2, 4}}, {{0, 0, 1}, {3, 5, 2}},
-                       {{2, 4, 3}, {1, 1, 1}}, {{0, 0, 2}, {3, 1, 1}}};
+  const Box boxes[] = {WholeBox(shape),        {{1, 0, 0}, {2, 5, 4}}, {{0, 1, 0}, {3, 2, 4}},
+                       {{0, 0, 1}, {3, 5, 2}}, {{2, 4, 3}, {1, 1, 1}}, {{0, 0, 2}, {3, 1, 1}}};
   const uint64_t key = DigestKey("w");
   for (auto& entry : Cases(shape)) {
     for (const Box& box : boxes) {

@@ -235,7 +235,7 @@ struct Lists {
 };
 
 Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const Bytes& v,
-                 const AdamwBand& band, uint32_t n, uint64_t canonical) {
+                 const AdamwBand& band, uint32_t n, uint64_t canonical, bool digest = true) {
   Lists lists{std::vector<uint32_t>(n), std::vector<uint32_t>(n), std::vector<uint16_t>(n),
               std::vector<uint16_t>(n), std::vector<uint8_t>(n)};
   Inverted out{lists.changed.data(),
@@ -245,7 +245,8 @@ Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const B
                lists.span.data(),
                7,
                7};
-  table.invert_adamw(theta.source(), m.source(), v.source(), band, n, canonical, 12, lists.lanes, &out);
+  table.invert_adamw(theta.source(), m.source(), v.source(), band, n, canonical, 12,
+                     digest ? lists.lanes : nullptr, &out);
   lists.changed.resize(out.changed_count);
   lists.old.resize(out.changed_count);
   lists.uncertain.resize(out.uncertain_count);
@@ -281,6 +282,9 @@ TEST_P(BackendTest, InvertAdamwOnHostileAndOrdinaryMoments) {
         ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 6),
                   InvertWith(RefTable(), theta, m, v, *band, n, 6))
             << "ordinary: eps " << eps << " lr " << lr << " n " << n;
+        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 6, false),
+                  InvertWith(RefTable(), theta, m, v, *band, n, 6, false))
+            << "without digest: n " << n;
       }
     }
   }

@@ -102,7 +102,7 @@ struct Table {
   // Guarded inversion of one AdamW step: theta, m, v are the float32 values after it; serving BF16 (RNE).
   // Sound: an element in neither list has the same BF16 bits before and after, except members of set Z
   // (select_small), which the caller compares itself. In the same pass, because theta is in registers:
-  // lanes += digest of the served BF16 bits, with canonical and key as in `digest`.
+  // lanes += digest of the served BF16 bits, with canonical and key as in `digest`. lanes may be null: no digest.
   void (*invert_adamw)(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n,
                        uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out);
 

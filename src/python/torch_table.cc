@@ -97,7 +97,7 @@ void InvertAdamw(Source theta, Source m, Source v, const AdamwBand& band, uint32
   out->changed_count = 0;
   out->uncertain_count = 0;
   if (n == 0) return;
-  Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
+  if (lanes != nullptr) Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
   nb::gil_scoped_acquire gil;
   const nb::object constants =
       nb::make_tuple(band.k1, band.k2, band.s, band.r, band.eps, band.a, band.b, band.c, band.tiny_eps);

@@ -305,7 +305,9 @@ HWY_INLINE void InvertAll(const uint8_t* theta, const uint8_t* m, const uint8_t*
       flagged[count++] = i;
     }
     Settle<kTinyEps>(theta, m, v, band, start, flagged, count, served, out);
-    DigestBytes(reinterpret_cast<const uint8_t*>(served), uint64_t{size} * 2, canonical, key, lanes);
+    if (lanes != nullptr) {
+      DigestBytes(reinterpret_cast<const uint8_t*>(served), uint64_t{size} * 2, canonical, key, lanes);
+    }
     const uint64_t bytes = uint64_t{size} * sizeof(float);
     theta += bytes;
     m += bytes;

@@ -62,7 +62,7 @@ void Write(Target live, uint32_t width, uint32_t n, const void* bits) {
 
 void InvertAdamw(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n, uint64_t canonical,
                  uint64_t key, uint64_t lanes[2], Inverted* out) {
-  Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
+  if (lanes != nullptr) Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
   out->changed_count = 0;
   out->uncertain_count = 0;
   for (uint32_t i = 0; i < n; ++i) {
