@@ -11,10 +11,10 @@ using kernels::Target;
 
 namespace {
 
-// Elements that a call with result lists is given at once. Lists must have room for every element; this many
-// fit the second-level cache and are allocated from memory that malloc keeps. Room for a whole block would be
-// mapped afresh by every call, and its pages cleared by the kernel.
-constexpr uint32_t kListedAtOnce = 1u << 15;
+// Elements that a call with result lists is given at once. Lists must have room for every element; room for a
+// whole block would be mapped afresh by every call and its pages cleared by the kernel, which costs as much
+// as the comparison.
+constexpr uint32_t kListedAtOnce = 1u << 12;
 
 // On other devices a call has a price of its own, and lists are on the host whatever their length.
 uint32_t ListedAtOnce(const Memory& memory) {
@@ -36,6 +36,12 @@ std::unique_ptr<T[]> Room(uint64_t count) {
 template <class T>
 void Append(std::vector<T>& to, const T* from, uint64_t count) {
   to.insert(to.end(), from, from + count);
+}
+
+// How many entries to reserve when `found` of the first `seen` of n elements are in a list: once instead of
+// growing by copies. Room that stays empty is never touched.
+uint64_t Expected(uint64_t found, uint64_t seen, uint64_t n) {
+  return std::min(n, found * n / seen * 5 / 4 + 64);
 }
 
 }  // namespace
@@ -191,6 +197,12 @@ void Block::Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& p
                         {now.base, now.offset + uint64_t{first} * kernels::StoredBytes(cast)}, cast, count,
                         found_at.get(), was_bits.get(), now_bits.get());
       for (uint32_t i = 0; i < found; ++i) found_at[i] += position + first;
+      if (positions.empty() && found > 0) {
+        const uint64_t expected = Expected(found, position + first + count, elements_);
+        positions.reserve(expected);
+        old_bits.reserve(expected * width);
+        new_bits.reserve(expected * width);
+      }
       Append(positions, found_at.get(), found);
       Append(old_bits, was_bits.get(), uint64_t{found} * width);
       Append(new_bits, now_bits.get(), uint64_t{found} * width);
@@ -210,9 +222,6 @@ void Block::Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& p
     table_.read({old.handle(), offset}, plain, elements_, was.data());
     compare(*backends_.host, {was.data(), 0}, {now.data(), 0}, plain, elements_, 0);
   }
-  positions.shrink_to_fit();
-  old_bits.shrink_to_fit();
-  new_bits.shrink_to_fit();
 }
 
 void Block::Gather(std::span<const uint32_t> positions, MutableByteSpan out) const {
@@ -291,6 +300,11 @@ Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const ker
                          canonical + uint64_t{first} * served_width(), key_, lanes, &lists);
       for (uint32_t i = 0; i < lists.changed_count; ++i) changed[i] += first;
       for (uint32_t i = 0; i < lists.uncertain_count; ++i) uncertain[i] += first;
+      if (out.changed.empty() && lists.changed_count > 0) {
+        const uint64_t expected = Expected(lists.changed_count, first + count, elements_);
+        out.changed.reserve(expected);
+        out.changed_old.reserve(expected);
+      }
       Append(out.changed, changed.get(), lists.changed_count);
       Append(out.changed_old, changed_old.get(), lists.changed_count);
       Append(out.uncertain, uncertain.get(), lists.uncertain_count);
