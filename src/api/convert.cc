@@ -34,8 +34,8 @@ Result<TensorView> HostView(const std::string& name, void* data, const std::stri
                             const std::vector<uint64_t>& shape, const std::vector<int64_t>& strides) {
   const auto type = DtypeFromName(dtype);
   if (!type) {
-    return Fail(Code::kInvalidArgument, "tensor {}: unknown dtype \"{}\"; use safetensors' spelling, e.g. \"BF16\"", name,
-                dtype);
+    return Fail(Code::kInvalidArgument,
+                "tensor {}: unknown dtype \"{}\"; use safetensors' spelling, e.g. \"BF16\"", name, dtype);
   }
   const auto count = ElementCount(shape);
   if (!count) return Fail(Code::kInvalidArgument, "tensor {}: shape {} overflows", name, ShapeText(shape));

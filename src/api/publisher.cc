@@ -29,7 +29,8 @@ Result<pubsub::PublishedTensor> ToPublished(const SourceTensor& tensor) {
   DELTAWIRE_ASSIGN(out.live, ViewOf(tensor.name, tensor.data, tensor.dtype, tensor.shape, tensor.strides));
   const auto served = DtypeFromName(tensor.served_dtype.empty() ? tensor.dtype : tensor.served_dtype);
   if (!served) {
-    return Fail(Code::kInvalidArgument, "tensor {}: unknown served dtype \"{}\"", tensor.name, tensor.served_dtype);
+    return Fail(Code::kInvalidArgument, "tensor {}: unknown served dtype \"{}\"", tensor.name,
+                tensor.served_dtype);
   }
   out.served = *served;
   switch (tensor.detector) {
@@ -95,8 +96,9 @@ Expected<Done> Publisher::AfterStep(const std::vector<AdamwStep>& steps) {
   std::vector<pubsub::TensorStep> internal;
   for (const AdamwStep& step : steps) {
     if (step.tensor >= state_->tensors.size()) {
-      return ErrorInfo{std::string(CodeName(Code::kInvalidArgument)),
-                       fmt::format("step of tensor {}: only {} were given", step.tensor, state_->tensors.size())};
+      return ErrorInfo{
+          std::string(CodeName(Code::kInvalidArgument)),
+          fmt::format("step of tensor {}: only {} were given", step.tensor, state_->tensors.size())};
     }
     const SourceTensor& tensor = state_->tensors[step.tensor];
     const auto m = ViewOf(tensor.name, step.m, "F32", tensor.shape, {});

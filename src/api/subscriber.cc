@@ -17,7 +17,8 @@ Subscriber::~Subscriber() = default;
 Subscriber::Subscriber(Subscriber&&) noexcept = default;
 Subscriber& Subscriber::operator=(Subscriber&&) noexcept = default;
 
-Expected<Subscriber> Subscriber::Open(const std::string& url, const std::vector<EngineTensor>& tensors, int threads) {
+Expected<Subscriber> Subscriber::Open(const std::string& url, const std::vector<EngineTensor>& tensors,
+                                      int threads) {
   auto state = std::make_unique<State>();
   const auto open = [&]() -> Status {
     pubsub::SubscriberOptions options;
@@ -25,7 +26,8 @@ Expected<Subscriber> Subscriber::Open(const std::string& url, const std::vector<
     options.parallel = Parallel(threads);
     std::vector<pubsub::TargetTensor> targets;
     for (const EngineTensor& tensor : tensors) {
-      DELTAWIRE_ASSIGN(auto view, api::HostView(tensor.name, tensor.data, tensor.dtype, tensor.shape, tensor.strides));
+      DELTAWIRE_ASSIGN(auto view,
+                       api::HostView(tensor.name, tensor.data, tensor.dtype, tensor.shape, tensor.strides));
       targets.push_back({tensor.name, std::move(view)});
     }
     DELTAWIRE_ASSIGN(state->subscriber, pubsub::Subscriber::Open(std::move(options), std::move(targets)));
@@ -35,7 +37,8 @@ Expected<Subscriber> Subscriber::Open(const std::string& url, const std::vector<
   return Subscriber(std::move(state));
 }
 
-Expected<Subscriber> Subscriber::OpenCheckpoint(const std::string& url, const std::string& path, int threads) {
+Expected<Subscriber> Subscriber::OpenCheckpoint(const std::string& url, const std::string& path,
+                                                int threads) {
   auto state = std::make_unique<State>();
   const auto open = [&]() -> Status {
     DELTAWIRE_ASSIGN(state->folder, pubsub::FolderTarget::Open(path));
@@ -43,7 +46,8 @@ Expected<Subscriber> Subscriber::OpenCheckpoint(const std::string& url, const st
     DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
     options.parallel = Parallel(threads);
     options.observer = state->folder.get();
-    DELTAWIRE_ASSIGN(state->subscriber, pubsub::Subscriber::Open(std::move(options), state->folder->Targets()));
+    DELTAWIRE_ASSIGN(state->subscriber,
+                     pubsub::Subscriber::Open(std::move(options), state->folder->Targets()));
     return {};
   };
   if (const Status opened = open(); !opened) return api::ToErrorInfo(opened.error());

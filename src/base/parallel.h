@@ -7,8 +7,8 @@
 
 namespace deltawire {
 
-// Tasks run in a oneTBB arena of at most `threads` workers. Copies share it; a new one should be made once for a
-// publisher or a receiver, not for a call. Safe to use from several threads.
+// Tasks run in a oneTBB arena of at most `threads` workers. Copies share it; a new one should be made once
+// for a publisher or a receiver, not for a call. Safe to use from several threads.
 class Parallel {
  public:
   // threads = 0: one per hardware thread. threads = 1: everything runs on the calling thread, in order.

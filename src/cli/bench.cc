@@ -22,6 +22,7 @@ Result<ExitCode> Run(const CLI::App& command) {
     std::vector<std::string> arguments = command.remaining();
     arguments.insert(arguments.begin(), program.string());
     std::vector<char*> argv;
+    argv.reserve(arguments.size() + 1);
     for (std::string& argument : arguments) argv.push_back(argument.data());
     argv.push_back(nullptr);
     execv(program.c_str(), argv.data());

@@ -18,6 +18,7 @@ namespace {
 
 std::vector<char*> Pointers(std::vector<std::string>& texts) {
   std::vector<char*> pointers;
+  pointers.reserve(texts.size() + 1);
   for (std::string& text : texts) pointers.push_back(text.data());
   pointers.push_back(nullptr);
   return pointers;
@@ -116,9 +117,10 @@ Result<int> RunForeground(const std::vector<std::string>& command,
                           const std::vector<std::pair<std::string, std::string>>& variables) {
   std::vector<std::string> environment = Environment();
   for (const auto& [name, value] : variables) {
-    std::erase_if(environment,
-                  [&, prefix = name + "="](const std::string& entry) { return entry.starts_with(prefix); });
-    environment.push_back(name + "=" + value);
+    std::erase_if(environment, [&, prefix = fmt::format("{}=", name)](const std::string& entry) {
+      return entry.starts_with(prefix);
+    });
+    environment.push_back(fmt::format("{}={}", name, value));
   }
   SpawnSettings settings;
   const auto interrupted = std::signal(SIGINT, SIG_IGN);

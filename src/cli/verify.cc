@@ -35,7 +35,7 @@ Result<ExitCode> Wrong(Session& session, const Error& error) {
   return kDiffers;
 }
 
-void ReportGood(Session& session, Json json, const std::string& what,
+void ReportGood(Session& session, const Json& json, const std::string& what,
                 const std::vector<std::pair<std::string, std::string>>& facts) {
   if (session.out.json) {
     session.out.JsonLine(json);

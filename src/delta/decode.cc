@@ -5,8 +5,8 @@
 namespace deltawire::delta {
 namespace {
 
-Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& update, const codec::Decoder& decoder,
-                   const format::InventoryTensor& tensor, DecodedBlock& out) {
+Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& update,
+                   const codec::Decoder& decoder, const format::InventoryTensor& tensor, DecodedBlock& out) {
   DELTAWIRE_TRY(format::CheckBlock(entry, update.blocks));
   ByteSpan stream = update.blocks.subspan(entry.offset, entry.bytes);
   out.after = entry.after;
@@ -17,10 +17,11 @@ Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& 
     return {};
   }
   if (coding != codec::Coding::kAbsolute && coding != codec::Coding::kStep) {
-    return Fail(Code::kUnsupported,
-                "coding {} is unknown to this build (0 dense, 1 absolute, 2 step); upgrade deltawire here or publish "
-                "with codings=[\"step\"]",
-                entry.coding);
+    return Fail(
+        Code::kUnsupported,
+        "coding {} is unknown to this build (0 dense, 1 absolute, 2 step); upgrade deltawire here or publish "
+        "with codings=[\"step\"]",
+        entry.coding);
   }
   if (coding == codec::Coding::kStep) {
     if (stream.size() < kValueCheckBytes) {
@@ -31,8 +32,9 @@ Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& 
     out.value_check = LoadLe<uint32_t>(stream.data() + coded);
     stream = stream.first(coded);
   }
-  DELTAWIRE_ASSIGN(out.changes, decoder.Decode(coding, static_cast<uint32_t>(ElementCount(entry.box)),
-                                               DtypeBytes(tensor.dtype), entry.changed, entry.uncertain, stream));
+  DELTAWIRE_ASSIGN(out.changes,
+                   decoder.Decode(coding, static_cast<uint32_t>(ElementCount(entry.box)),
+                                  DtypeBytes(tensor.dtype), entry.changed, entry.uncertain, stream));
   return {};
 }
 
@@ -52,9 +54,10 @@ Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inven
     const format::BlockEntry& entry = table.blocks[i];
     const auto block = grid.Find(entry.tensor, entry.box);
     if (!block) {
-      return Fail(Code::kUnsupported,
-                  "tensor {}: block {} is not one of its inventory grid; this build applies whole grid blocks only",
-                  inventory.tensors[entry.tensor].name, BoxText(entry.box));
+      return Fail(
+          Code::kUnsupported,
+          "tensor {}: block {} is not one of its inventory grid; this build applies whole grid blocks only",
+          inventory.tensors[entry.tensor].name, BoxText(entry.box));
     }
     out.blocks[i].tensor = entry.tensor;
     out.blocks[i].block = *block;

@@ -73,15 +73,16 @@ Result<EncodedUpdate> EncodeUpdate(const format::UpdateHeader& header, const for
     if (!item.status) return Fail(item.status.error().Within("tensor " + name));
     const BlockChange& change = item.block->change;
     const ByteSpan bytes = change.dense ? ByteSpan(change.dense_bits) : ByteSpan(item.stream);
-    table.blocks.push_back({.tensor = item.tensor->tensor,
-                            .box = *item.box,
-                            .coding = static_cast<uint8_t>(change.dense ? codec::Coding::kDense : coding),
-                            .offset = update.blocks.size(),
-                            .bytes = bytes.size(),
-                            .hash = Xxh3_64(bytes),
-                            .changed = change.dense ? item.elements : static_cast<uint32_t>(change.changed.size()),
-                            .uncertain = static_cast<uint32_t>(change.uncertain.size()),
-                            .after = item.block->after});
+    table.blocks.push_back(
+        {.tensor = item.tensor->tensor,
+         .box = *item.box,
+         .coding = static_cast<uint8_t>(change.dense ? codec::Coding::kDense : coding),
+         .offset = update.blocks.size(),
+         .bytes = bytes.size(),
+         .hash = Xxh3_64(bytes),
+         .changed = change.dense ? item.elements : static_cast<uint32_t>(change.changed.size()),
+         .uncertain = static_cast<uint32_t>(change.uncertain.size()),
+         .after = item.block->after});
     if (coding == codec::Coding::kAbsolute && !change.dense) {
       table.blocks.back().changed += table.blocks.back().uncertain;
       table.blocks.back().uncertain = 0;
@@ -89,7 +90,8 @@ Result<EncodedUpdate> EncodeUpdate(const format::UpdateHeader& header, const for
     update.blocks.insert(update.blocks.end(), bytes.begin(), bytes.end());
     item.stream = {};
   }
-  DELTAWIRE_ASSIGN(update.frame, format::FrameUpdate(header, table, update.blocks, encoder.tables(), inventory, embed));
+  DELTAWIRE_ASSIGN(update.frame,
+                   format::FrameUpdate(header, table, update.blocks, encoder.tables(), inventory, embed));
   return update;
 }
 

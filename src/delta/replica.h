@@ -18,8 +18,8 @@
 
 namespace deltawire::delta {
 
-// Where one inventory tensor lives in the receiver. More than one view when an engine keeps several copies of a
-// tied weight; views of the same memory are given once.
+// Where one inventory tensor lives in the receiver. More than one view when an engine keeps several copies of
+// a tied weight; views of the same memory are given once.
 struct ReplicaTensor {
   std::vector<TensorView> views;
 };
@@ -29,9 +29,9 @@ struct ReplicaTensor {
 // committed as one.
 class Replica {
  public:
-  // Reads every tensor once: afterwards digest() describes the live bits. kMismatch when a view's dtype or shape is
-  // not the inventory's, or copies of one tensor differ from each other; kInvalidArgument when a view can't be
-  // written. inventory, grid and backends outlive the replica.
+  // Reads every tensor once: afterwards digest() describes the live bits. kMismatch when a view's dtype or
+  // shape is not the inventory's, or copies of one tensor differ from each other; kInvalidArgument when a
+  // view can't be written. inventory, grid and backends outlive the replica.
   static Result<Replica> Attach(const device::Backends& backends, const format::Inventory& inventory,
                                 const GridIndex& grid, std::vector<ReplicaTensor> tensors, Parallel parallel);
 
@@ -43,27 +43,30 @@ class Replica {
   bool has_staged() const { return !staged_.empty(); }
   uint64_t staged_elements() const;
 
-  // Stages an update on top of what is staged. Reads old bits, resolves new ones, and proves each block's and the
-  // whole state's digest before it keeps anything. kWrongBase when the update starts from another state;
-  // kDetectorFault when its bytes are intact and its base digest is ours, but the result is not what it promises:
-  // the publisher's detection, or this receiver's memory, is wrong. On error nothing changes.
+  // Stages an update on top of what is staged. Reads old bits, resolves new ones, and proves each block's and
+  // the whole state's digest before it keeps anything. kWrongBase when the update starts from another state;
+  // kDetectorFault when its bytes are intact and its base digest is ours, but the result is not what it
+  // promises: the publisher's detection, or this receiver's memory, is wrong. On error nothing changes.
   Status Stage(const DecodedUpdate& update);
 
-  // Stages a full state (an anchor) in place of everything staged. read gives the bits of a block; called for each
-  // block once, from several threads. expected: the digest of every tensor, in inventory order.
+  // Stages a full state (an anchor) in place of everything staged. read gives the bits of a block; called for
+  // each block once, from several threads. expected: the digest of every tensor, in inventory order.
   using ReadBlock = std::function<Status(uint32_t tensor, uint32_t block, MutableByteSpan bits)>;
   Status StageFull(const ReadBlock& read, const std::vector<Digest>& expected);
 
   void DiscardStaged();
 
-  // Writes what is staged into every view. kUnusable when a device failed half-way: the live state is unknown then.
-  // Keeps the undo log of this commit (and only this one). With nothing staged it succeeds and undoes to the same.
+  // Writes what is staged into every view. kUnusable when a device failed half-way: the live state is unknown
+  // then. Keeps the undo log of this commit (and only this one). With nothing staged it succeeds and undoes
+  // to the same.
   Status Commit();
   bool can_undo() const { return can_undo_; }
-  // Puts back what the last Commit replaced. Discards what is staged. kInvalidArgument without a commit to undo.
+  // Puts back what the last Commit replaced. Discards what is staged. kInvalidArgument without a commit to
+  // undo.
   Status Undo();
 
-  // Re-reads every live bit of every view and compares with what was proved. kUnusable naming the tensors that differ.
+  // Re-reads every live bit of every view and compares with what was proved. kUnusable naming the tensors
+  // that differ.
   Status Verify() const;
 
   // What is staged, for a journal: ascending by (tensor, block).
@@ -84,7 +87,8 @@ class Replica {
   const StagedBlock* FindStaged(uint32_t tensor, uint32_t block) const;
   Result<StagedBlock> StageSparse(const DecodedBlock& block) const;
   Result<StagedBlock> StageDense(uint32_t tensor, uint32_t block, MutableByteSpan bits) const;
-  Status CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions, ByteSpan bits) const;
+  Status CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions,
+                     ByteSpan bits) const;
   Status CheckMemory() const;
   Status WriteAll(const StagedMap& changes, bool undo);
 

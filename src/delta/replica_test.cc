@@ -10,7 +10,8 @@ namespace {
 
 const device::Backends kBackends = device::HostBackends();
 
-// A run of three tensors (one tied, one transposed in the receiver's memory, one scalar) at successive versions.
+// A run of three tensors (one tied, one transposed in the receiver's memory, one scalar) at successive
+// versions.
 class ReplicaTest : public testing::TestWithParam<codec::Coding> {
  protected:
   ReplicaTest() {
@@ -30,13 +31,14 @@ class ReplicaTest : public testing::TestWithParam<codec::Coding> {
   Digest DigestOf(uint32_t tensor, uint32_t block, const Bytes& bits) {
     const auto& t = inventory_.tensors[tensor];
     const TensorView view = View(tensor, bits);
-    return device::Block(kBackends, view, grid_->boxes(tensor)[block], device::CastOfWidth(DtypeBytes(t.dtype)),
-                         DigestKey(t.name))
+    return device::Block(kBackends, view, grid_->boxes(tensor)[block],
+                         device::CastOfWidth(DtypeBytes(t.dtype)), DigestKey(t.name))
         .DigestNow();
   }
   TensorView View(uint32_t tensor, const Bytes& bits) {
     const auto& t = inventory_.tensors[tensor];
-    return TensorView::RowMajor(BorrowHost(const_cast<uint8_t*>(bits.data()), bits.size()), 0, t.dtype, t.shape);
+    return TensorView::RowMajor(BorrowHost(const_cast<uint8_t*>(bits.data()), bits.size()), 0, t.dtype,
+                                t.shape);
   }
   Digest StateDigest(const std::vector<Bytes>& state) {
     Digest digest;
@@ -51,13 +53,15 @@ class ReplicaTest : public testing::TestWithParam<codec::Coding> {
       ChangedTensor tensor{t, {}, {}};
       const uint32_t width = DtypeBytes(inventory_.tensors[t].dtype);
       for (uint32_t b = 0; b < grid_->boxes(t).size(); ++b) {
-        const device::Block was(kBackends, Keep(View(t, state_[t])), grid_->boxes(t)[b], device::CastOfWidth(width), 0);
-        const device::Block now(kBackends, Keep(View(t, next[t])), grid_->boxes(t)[b], device::CastOfWidth(width), 0);
+        const device::Block was(kBackends, Keep(View(t, state_[t])), grid_->boxes(t)[b],
+                                device::CastOfWidth(width), 0);
+        const device::Block now(kBackends, Keep(View(t, next[t])), grid_->boxes(t)[b],
+                                device::CastOfWidth(width), 0);
         Bytes old_bits(uint64_t{was.elements()} * width);
         was.Read(old_bits);
         ChangedBlock changed{b, {}, DigestOf(t, b, next[t])};
-        now.Compare(*BorrowHost(old_bits.data(), old_bits.size()), 0, changed.change.changed, changed.change.old_bits,
-                    changed.change.new_bits);
+        now.Compare(*BorrowHost(old_bits.data(), old_bits.size()), 0, changed.change.changed,
+                    changed.change.old_bits, changed.change.new_bits);
         tensor.after += changed.after;
         if (changed.change.empty()) continue;
         if (drop) {
@@ -85,8 +89,8 @@ class ReplicaTest : public testing::TestWithParam<codec::Coding> {
     header.inventory = format::InventoryHash(inventory_);
     header.base_digest = StateDigest(state_);
     header.digest = StateDigest(next);
-    const auto update = EncodeUpdate(header, inventory_, *grid_, tensors, GetParam(), format::EmbedInventory::kNo,
-                                     Parallel(1));
+    const auto update = EncodeUpdate(header, inventory_, *grid_, tensors, GetParam(),
+                                     format::EmbedInventory::kNo, Parallel(1));
     EXPECT_TRUE(update) << update.error().message();
     state_ = std::move(next);
     return update->Join();
@@ -121,7 +125,8 @@ class ReplicaTest : public testing::TestWithParam<codec::Coding> {
         TensorView view = TensorView::RowMajor(memory, 0, tensor.dtype, tensor.shape);
         if (t == 1) view.strides = {1, 16};
         const Box whole = WholeBox(tensor.shape);
-        device::Block(kBackends, view, whole, device::CastOfWidth(DtypeBytes(tensor.dtype)), 0).Write(state_[t]);
+        device::Block(kBackends, view, whole, device::CastOfWidth(DtypeBytes(tensor.dtype)), 0)
+            .Write(state_[t]);
         return view;
       };
       receiver.tensors.push_back({{make()}});
@@ -229,7 +234,8 @@ TEST_P(ReplicaTest, AFlippedBitInTheBaseIsFoundWhereTheUpdateTouchesIt) {
   copy[0] ^= 4;
   refused = Stage(receiver, update);
   ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error().code(), GetParam() == codec::Coding::kStep ? Code::kWrongBase : Code::kDetectorFault)
+  EXPECT_EQ(refused.error().code(),
+            GetParam() == codec::Coding::kStep ? Code::kWrongBase : Code::kDetectorFault)
       << refused.error().message();
   const auto verified = receiver.replica->Verify();
   ASSERT_FALSE(verified);
@@ -242,7 +248,8 @@ TEST_P(ReplicaTest, AFullStateRepairsAnything) {
   std::memset(receiver.tensors[0].views[1].memory->handle(), 0, state_[0].size());
   Advance(Changed(15));
   std::vector<Digest> digests(3);
-  for (const auto [tensor, block] : grid_->places()) digests[tensor] += DigestOf(tensor, block, state_[tensor]);
+  for (const auto [tensor, block] : grid_->places())
+    digests[tensor] += DigestOf(tensor, block, state_[tensor]);
   const auto read = [&](uint32_t tensor, uint32_t block, MutableByteSpan bits) -> Status {
     const TensorView view = View(tensor, state_[tensor]);
     device::Block(kBackends, view, grid_->boxes(tensor)[block],
@@ -284,9 +291,11 @@ TEST_P(ReplicaTest, AttachNamesDifferencesOfShapeDtypeAndCopies) {
   EXPECT_EQ(attached.error().code(), Code::kMismatch);
 }
 
-INSTANTIATE_TEST_SUITE_P(Codings, ReplicaTest, testing::Values(codec::Coding::kStep, codec::Coding::kAbsolute),
+INSTANTIATE_TEST_SUITE_P(Codings, ReplicaTest,
+                         testing::Values(codec::Coding::kStep, codec::Coding::kAbsolute),
                          [](const auto& test) {
-                           return test.param == codec::Coding::kStep ? std::string("step") : std::string("absolute");
+                           return test.param == codec::Coding::kStep ? std::string("step")
+                                                                     : std::string("absolute");
                          });
 
 }  // namespace

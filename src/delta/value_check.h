@@ -1,7 +1,7 @@
 // The check at the end of a step block's bytes (docs/formats/codings.md, "Block bytes").
 //
-// The state digest is linear: on a base with a flipped bit, a step moves the element by the same difference, and old and
-// new digests still agree. Steps therefore carry a hash of the values that they must lead to.
+// The state digest is linear: on a base with a flipped bit, a step moves the element by the same difference,
+// and old and new digests still agree. Steps therefore carry a hash of the values that they must lead to.
 #pragma once
 
 #include <cstdint>

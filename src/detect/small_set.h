@@ -1,5 +1,5 @@
-// Set Z of a block (docs/numerics.md): the few elements whose served BF16 is -0 or next to zero. Inversion can't see
-// some of their events, so their bits are kept and compared.
+// Set Z of a block (docs/numerics.md): the few elements whose served BF16 is -0 or next to zero. Inversion
+// can't see some of their events, so their bits are kept and compared.
 #pragma once
 
 #include <cstdint>

@@ -13,9 +13,9 @@ std::string_view MethodName(Method method) {
   return "";
 }
 
-Result<std::unique_ptr<TensorWatch>> TensorWatch::Create(const device::Backends& backends, WatchedTensor tensor,
-                                                         Method method, std::string reason,
-                                                         uint64_t start_step) {
+Result<std::unique_ptr<TensorWatch>> TensorWatch::Create(const device::Backends& backends,
+                                                         WatchedTensor tensor, Method method,
+                                                         std::string reason, uint64_t start_step) {
   DELTAWIRE_TRY(CheckInside(tensor.live, tensor.name));
   const auto cast = device::CastFor(tensor.live.dtype, tensor.served);
   if (!cast) return Fail(cast.error().Within("tensor " + tensor.name));
@@ -100,8 +100,7 @@ Status TensorWatch::InvertBlock(uint32_t block, const StepRecord& record) {
   size_t i = 0;
   size_t j = 0;
   while (i < found.changed.size() || j < found.uncertain.size()) {
-    if (j == found.uncertain.size() ||
-        (i < found.changed.size() && found.changed[i] < found.uncertain[j])) {
+    if (j == found.uncertain.size() || (i < found.changed.size() && found.changed[i] < found.uncertain[j])) {
       step.push_back({found.changed[i], found.changed_old[i], Base::kCertified});
       ++i;
     } else {
@@ -173,20 +172,17 @@ Result<BlockChange> TensorWatch::Collect(uint32_t block) {
   BlockChange change;
   if (state.collected == state.published && !unknown && log.empty()) return change;
   switch (method_) {
-    case Method::kInversion:
-      change = unknown ? Dense(block) : FromLog(at, log);
-      break;
+    case Method::kInversion: change = unknown ? Dense(block) : FromLog(at, log); break;
     case Method::kSnapshot:
       at.Compare(*snapshot_, state.snapshot_offset, change.changed, change.old_bits, change.new_bits);
       break;
-    case Method::kFence:
-      change = Dense(block);
-      break;
+    case Method::kFence: change = Dense(block); break;
   }
-  // Where every base is known, the change must lead from one digest to the other. It does not after a bit flip in
-  // the snapshot, or if detection itself were wrong: whatever the cause, the whole block is right.
+  // Where every base is known, the change must lead from one digest to the other. It does not after a bit
+  // flip in the snapshot, or if detection itself were wrong: whatever the cause, the whole block is right.
   if (!change.dense && change.uncertain.empty() &&
-      state.published + at.DigestOfChange(change.changed, change.old_bits, change.new_bits) != state.collected) {
+      state.published + at.DigestOfChange(change.changed, change.old_bits, change.new_bits) !=
+          state.collected) {
     change = Dense(block);
     state.note = fmt::format("{} did not account for all of its change", MethodName(method_));
   }
@@ -214,7 +210,8 @@ void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
   const uint32_t width = kernels::ServedBytes(cast_);
   const kernels::Target to{snapshot_->handle(), state.snapshot_offset};
   if (change->dense) {
-    table.write(to, width, static_cast<uint32_t>(change->dense_bits.size() / width), change->dense_bits.data());
+    table.write(to, width, static_cast<uint32_t>(change->dense_bits.size() / width),
+                change->dense_bits.data());
   } else {
     table.scatter(to, width, change->changed.data(), static_cast<uint32_t>(change->changed.size()),
                   change->new_bits.data());
@@ -222,15 +219,16 @@ void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
 }
 
 void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
-  if (method_ != Method::kInversion || change == nullptr) return;  // the others compare with what is published
+  if (method_ != Method::kInversion || change == nullptr)
+    return;  // the others compare with what is published
   BlockState& state = blocks_[block];
   state.pending_unknown |= change->dense;
   if (state.pending_unknown) {
     state.pending = {};
     return;
   }
-  // Elements that Collect dropped because they had come back to their base need no entry: if they move again, the
-  // step that moves them logs that same base.
+  // Elements that Collect dropped because they had come back to their base need no entry: if they move again,
+  // the step that moves them logs that same base.
   ChangeLog log;
   log.reserve(change->changed.size() + change->uncertain.size());
   size_t i = 0;
@@ -238,7 +236,8 @@ void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
   while (i < change->changed.size() || j < change->uncertain.size()) {
     if (j == change->uncertain.size() ||
         (i < change->changed.size() && change->changed[i] < change->uncertain[j])) {
-      log.push_back({change->changed[i], LoadLe<uint16_t>(change->old_bits.data() + 2 * i), Base::kCertified});
+      log.push_back(
+          {change->changed[i], LoadLe<uint16_t>(change->old_bits.data() + 2 * i), Base::kCertified});
       ++i;
     } else {
       log.push_back({change->uncertain[j], change->uncertain_low[j],

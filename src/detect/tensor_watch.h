@@ -75,16 +75,16 @@ class TensorWatch {
   // went by unseen: every block becomes unknown. kInversion only, others ignore it.
   void CheckStep(uint64_t step);
 
-  // What turns the published bits into the present ones. Pending is empty after it; the previous version must be
-  // confirmed or abandoned first. DigestAt(block) is then the present digest.
+  // What turns the published bits into the present ones. Pending is empty after it; the previous version must
+  // be confirmed or abandoned first. DigestAt(block) is then the present digest.
   Result<BlockChange> Collect(uint32_t block);
   const Digest& DigestAt(uint32_t block) const { return blocks_[block].collected; }
   const Digest& PublishedDigest(uint32_t block) const { return blocks_[block].published; }
   // Why blocks went dense in the collected version; empty if none did.
   std::vector<std::string> TakeNotes();
 
-  // The collected version is durable. Or it is not, and the next one carries its changes too. change: what Collect
-  // returned for the block; null if it was empty.
+  // The collected version is durable. Or it is not, and the next one carries its changes too. change: what
+  // Collect returned for the block; null if it was empty.
   void Confirm(uint32_t block, const BlockChange* change);
   void Abandon(uint32_t block, const BlockChange* change);
 

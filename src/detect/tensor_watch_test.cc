@@ -19,7 +19,8 @@ float Uniform(Rng& rng) { return static_cast<float>(rng.Next() >> 40) / static_c
 // One F32 parameter trained by AdamW as torch's single-tensor loop does it, and what a receiver would hold.
 class Trainee {
  public:
-  Trainee(Method method, uint64_t rows, uint64_t columns, uint64_t seed, const device::Backends& backends = kRef)
+  Trainee(Method method, uint64_t rows, uint64_t columns, uint64_t seed,
+          const device::Backends& backends = kRef)
       : rng_(seed), shape_{rows, columns} {
     const uint64_t n = rows * columns;
     for (auto* tensor : {&theta_, &m_, &v_}) {
@@ -31,7 +32,8 @@ class Trainee {
       if (i % 50 == 1) Theta()[i] = -0.0f;
       if (i % 50 == 2) Theta()[i] = 1e-39f;
     }
-    auto made = TensorWatch::Create(backends, {"w", theta_, Dtype::kBf16, *GridBlocks(shape_, {0, 3})}, method, "", 0);
+    auto made = TensorWatch::Create(backends, {"w", theta_, Dtype::kBf16, *GridBlocks(shape_, {0, 3})},
+                                    method, "", 0);
     EXPECT_TRUE(made);
     watch_ = *std::move(made);
     for (uint32_t b = 0; b < Blocks(); ++b) {
@@ -67,14 +69,16 @@ class Trainee {
       Theta()[i] -= bias1 * (m[i] / (std::sqrt(v[i]) / bias2 + 1e-8f));
     }
     StepRecord record{static_cast<uint64_t>(step_), m_, v_, std::nullopt, ""};
-    const auto band = kernels::MakeAdamwBand({lr, decay, 0.9, 0.999, 1e-8, static_cast<uint64_t>(step_), true});
+    const auto band =
+        kernels::MakeAdamwBand({lr, decay, 0.9, 0.999, 1e-8, static_cast<uint64_t>(step_), true});
     if (band) {
       record.band = *band;
     } else {
       record.refusal = band.error();
     }
     watch_->ObserveStep(record);
-    for (uint32_t b = 0; watch_->NeedsInversion() && b < Blocks(); ++b) EXPECT_TRUE(watch_->InvertBlock(b, record));
+    for (uint32_t b = 0; watch_->NeedsInversion() && b < Blocks(); ++b)
+      EXPECT_TRUE(watch_->InvertBlock(b, record));
   }
 
   // Applies the collected change to the receiver's copy and compares. Returns how many elements were sent.
@@ -183,9 +187,11 @@ TEST(TensorWatch, CounterThatJumpsOrHyperparametersOutsideTheProofGoDense) {
   EXPECT_LT(trainee.Publish(), trainee.Size() / 2);
 }
 
-// A table whose inversion forgets every changed element of a call but the first. The digest of the block tells.
-void ForgetfulInvert(kernels::Source theta, kernels::Source m, kernels::Source v, const kernels::AdamwBand& band,
-                     uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2], kernels::Inverted* out) {
+// A table whose inversion forgets every changed element of a call but the first. The digest of the block
+// tells.
+void ForgetfulInvert(kernels::Source theta, kernels::Source m, kernels::Source v,
+                     const kernels::AdamwBand& band, uint32_t n, uint64_t canonical, uint64_t key,
+                     uint64_t lanes[2], kernels::Inverted* out) {
   kernels::RefTable().invert_adamw(theta, m, v, band, n, canonical, key, lanes, out);
   out->changed_count = std::min(out->changed_count, 1u);
   out->uncertain_count = 0;

@@ -24,8 +24,12 @@ enum class Cast : uint8_t {
 constexpr uint32_t StoredBytes(Cast cast) {
   switch (cast) {
     case Cast::kBits8: return 1;
-    case Cast::kBits16: case Cast::kBf16ToF32: case Cast::kF16ToF32: return 2;
-    case Cast::kBits32: case Cast::kF32ToBf16: case Cast::kF32ToF16: return 4;
+    case Cast::kBits16:
+    case Cast::kBf16ToF32:
+    case Cast::kF16ToF32: return 2;
+    case Cast::kBits32:
+    case Cast::kF32ToBf16:
+    case Cast::kF32ToF16: return 4;
     case Cast::kBits64: return 8;
   }
   return 0;
@@ -33,8 +37,12 @@ constexpr uint32_t StoredBytes(Cast cast) {
 constexpr uint32_t ServedBytes(Cast cast) {
   switch (cast) {
     case Cast::kBits8: return 1;
-    case Cast::kBits16: case Cast::kF32ToBf16: case Cast::kF32ToF16: return 2;
-    case Cast::kBits32: case Cast::kBf16ToF32: case Cast::kF16ToF32: return 4;
+    case Cast::kBits16:
+    case Cast::kF32ToBf16:
+    case Cast::kF32ToF16: return 2;
+    case Cast::kBits32:
+    case Cast::kBf16ToF32:
+    case Cast::kF16ToF32: return 4;
     case Cast::kBits64: return 8;
   }
   return 0;
@@ -54,20 +62,20 @@ struct Target {
 // Constants of one AdamW step of one parameter group for the guarded inversion (docs/numerics.md;
 // MakeAdamwBand in kernels/adamw_band.h computes them).
 struct AdamwBand {
-  float k1, k2;    // lambda / c, 1 / c
-  float s, r;      // lr / bc1, 1 / bc2
-  float eps;       // > 0
-  float a, b, c;   // half width of the band: a |theta'| + (b |u| + c)
-  bool tiny_eps;   // eps < 2^-36: elements with m != 0 and v < 2^-100 are always flagged
+  float k1, k2;   // lambda / c, 1 / c
+  float s, r;     // lr / bc1, 1 / bc2
+  float eps;      // > 0
+  float a, b, c;  // half width of the band: a |theta'| + (b |u| + c)
+  bool tiny_eps;  // eps < 2^-36: elements with m != 0 and v < 2^-100 are always flagged
 };
 
 // Result lists of an inversion. Each array has room for the call's n elements; positions are relative to the
 // call's first element and ascending.
 struct Inverted {
-  uint32_t* changed;         // base certified and different from the new bits
-  uint16_t* changed_old;     // its certified bits
-  uint32_t* uncertain;       // flagged without a certificate
-  uint16_t* uncertain_low;   // span 1: the lower of two neighbouring candidates in ordinal order; span 0: 0
+  uint32_t* changed;        // base certified and different from the new bits
+  uint16_t* changed_old;    // its certified bits
+  uint32_t* uncertain;      // flagged without a certificate
+  uint16_t* uncertain_low;  // span 1: the lower of two neighbouring candidates in ordinal order; span 0: 0
   uint8_t* uncertain_span;
   uint32_t changed_count;
   uint32_t uncertain_count;
@@ -102,7 +110,8 @@ struct Table {
   // Guarded inversion of one AdamW step: theta, m, v are the float32 values after it; serving BF16 (RNE).
   // Sound: an element in neither list has the same BF16 bits before and after, except members of set Z
   // (select_small), which the caller compares itself. In the same pass, because theta is in registers:
-  // lanes += digest of the served BF16 bits, with canonical and key as in `digest`. lanes may be null: no digest.
+  // lanes += digest of the served BF16 bits, with canonical and key as in `digest`. lanes may be null: no
+  // digest.
   void (*invert_adamw)(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n,
                        uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out);
 

@@ -57,8 +57,8 @@ Status WriteShard(sync::AnchorAttempt& anchor, const std::string& name, const fo
 
 }  // namespace
 
-Status WriteAnchorTensors(sync::AnchorAttempt& anchor, const format::Inventory& inventory, const BoxReader& read,
-                          uint64_t shard_bytes) {
+Status WriteAnchorTensors(sync::AnchorAttempt& anchor, const format::Inventory& inventory,
+                          const BoxReader& read, uint64_t shard_bytes) {
   const auto shards = Shards(inventory, shard_bytes);
   if (shards.size() == 1) return WriteShard(anchor, "model.safetensors", inventory, shards[0], read);
   format::HfIndex hf_index;
@@ -117,8 +117,9 @@ Status AnchorReader::ReadBox(uint32_t tensor, const Box& box, MutableByteSpan bi
   for (size_t d = 0; d < box.start.size(); ++d) first += box.start[d] * static_cast<uint64_t>(strides[d]);
   std::vector<uint64_t> at(outer, 0);
   for (uint64_t done = 0; done < bits.size(); done += run * width) {
-    DELTAWIRE_ASSIGN(const Bytes bytes, store_->GetRange(places_[tensor].object,
-                                                         places_[tensor].offset + first * width, run * width));
+    DELTAWIRE_ASSIGN(
+        const Bytes bytes,
+        store_->GetRange(places_[tensor].object, places_[tensor].offset + first * width, run * width));
     std::copy(bytes.begin(), bytes.end(), bits.begin() + static_cast<std::ptrdiff_t>(done));
     for (size_t d = outer; d-- > 0;) {
       first += static_cast<uint64_t>(strides[d]);

@@ -20,13 +20,13 @@ namespace deltawire::pubsub {
 // Reads the served bits of a box of an inventory tensor; the bits must not move while an anchor is written.
 using BoxReader = std::function<Status(uint32_t tensor, const Box& box, MutableByteSpan bits)>;
 
-// Streams all tensors into one or several safetensors files of about shard_bytes and, if several, their index.
-// Holds one block at a time.
-Status WriteAnchorTensors(sync::AnchorAttempt& anchor, const format::Inventory& inventory, const BoxReader& read,
-                          uint64_t shard_bytes);
+// Streams all tensors into one or several safetensors files of about shard_bytes and, if several, their
+// index. Holds one block at a time.
+Status WriteAnchorTensors(sync::AnchorAttempt& anchor, const format::Inventory& inventory,
+                          const BoxReader& read, uint64_t shard_bytes);
 
-// Reads blocks of an anchor by ranges. Bits are verified by whoever compares digests (delta::Replica does); sizes,
-// dtypes, shapes and names are checked here. Thread-safe after Open.
+// Reads blocks of an anchor by ranges. Bits are verified by whoever compares digests (delta::Replica does);
+// sizes, dtypes, shapes and names are checked here. Thread-safe after Open.
 class AnchorReader {
  public:
   static Result<AnchorReader> Open(Store& store, const format::AnchorManifest& anchor,

@@ -14,7 +14,9 @@ namespace {
 
 namespace fs = std::filesystem;
 
-ByteSpan AllBytes(const Memory& file) { return {static_cast<const uint8_t*>(file.handle()), file.size_bytes()}; }
+ByteSpan AllBytes(const Memory& file) {
+  return {static_cast<const uint8_t*>(file.handle()), file.size_bytes()};
+}
 
 }  // namespace
 
@@ -23,8 +25,8 @@ Status Checkpoint::AddFile(const std::string& file, bool writable) {
   const auto header = format::ParseSafetensors(AllBytes(*memory), memory->size_bytes());
   if (!header) return Fail(header.error().Within(file));
   for (const auto& entry : header->entries) {
-    tensors_.push_back(
-        {entry.name, TensorView::RowMajor(memory, header->data_offset + entry.begin, entry.dtype, entry.shape)});
+    tensors_.push_back({entry.name, TensorView::RowMajor(memory, header->data_offset + entry.begin,
+                                                         entry.dtype, entry.shape)});
   }
   files_.push_back(std::move(memory));
   return writable ? FillHoles(file) : Status();
@@ -55,23 +57,27 @@ Result<Checkpoint> Checkpoint::Open(const std::string& path, bool writable) {
         const std::string& name = checkpoint.tensors_[i].name;
         const auto listed = parsed->weight_map.find(name);
         if (listed == parsed->weight_map.end() || listed->second != shard) {
-          return Fail(Code::kCorrupt, "tensor {} is in shard {}, but {} says {}; the checkpoint is not consistent", name,
-                      shard, index.string(), listed == parsed->weight_map.end() ? "nothing of it" : listed->second);
+          return Fail(Code::kCorrupt,
+                      "tensor {} is in shard {}, but {} says {}; the checkpoint is not consistent", name,
+                      shard, index.string(),
+                      listed == parsed->weight_map.end() ? "nothing of it" : listed->second);
         }
         found[name] = shard;
       }
     }
     for (const auto& [name, shard] : parsed->weight_map) {
       if (!found.contains(name)) {
-        return Fail(Code::kCorrupt, "tensor {} should be in shard {} by {}, but is not; the checkpoint is incomplete",
-                    name, shard, index.string());
+        return Fail(Code::kCorrupt,
+                    "tensor {} should be in shard {} by {}, but is not; the checkpoint is incomplete", name,
+                    shard, index.string());
       }
     }
   } else {
-    return Fail(Code::kNotFound,
-                "{} has neither model.safetensors nor model.safetensors.index.json; give a safetensors file or a "
-                "Hugging Face checkpoint folder",
-                path);
+    return Fail(
+        Code::kNotFound,
+        "{} has neither model.safetensors nor model.safetensors.index.json; give a safetensors file or a "
+        "Hugging Face checkpoint folder",
+        path);
   }
   std::sort(checkpoint.tensors_.begin(), checkpoint.tensors_.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });
@@ -79,8 +85,9 @@ Result<Checkpoint> Checkpoint::Open(const std::string& path, bool writable) {
 }
 
 const TensorView* Checkpoint::Find(std::string_view name) const {
-  const auto found = std::lower_bound(tensors_.begin(), tensors_.end(), name,
-                                      [](const auto& tensor, std::string_view key) { return tensor.name < key; });
+  const auto found =
+      std::lower_bound(tensors_.begin(), tensors_.end(), name,
+                       [](const auto& tensor, std::string_view key) { return tensor.name < key; });
   return found != tensors_.end() && found->name == name ? &found->view : nullptr;
 }
 

@@ -18,9 +18,9 @@ struct CheckpointTensor {
 
 class Checkpoint {
  public:
-  // path: a .safetensors file, or a folder with model.safetensors or model.safetensors.index.json. Only headers are
-  // read. writable maps the files shared for writing and fills their holes. kNotFound; kNoSpace; kCorrupt when a header is bad or index and shards
-  // disagree, naming the tensor or shard.
+  // path: a .safetensors file, or a folder with model.safetensors or model.safetensors.index.json. Only
+  // headers are read. writable maps the files shared for writing and fills their holes. kNotFound; kNoSpace;
+  // kCorrupt when a header is bad or index and shards disagree, naming the tensor or shard.
   static Result<Checkpoint> Open(const std::string& path, bool writable = false);
 
   const std::string& path() const { return path_; }

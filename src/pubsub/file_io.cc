@@ -105,7 +105,8 @@ Status FillHoles(const std::string& path) {
   do {
     result = status && info.st_size > 0 ? fallocate(file, 0, 0, info.st_size) : 0;
   } while (result != 0 && errno == EINTR);
-  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS) status = SystemError("fill the holes of", path, errno);
+  if (result != 0 && errno != EOPNOTSUPP && errno != ENOSYS)
+    status = SystemError("fill the holes of", path, errno);
   close(file);
   return status;
 }

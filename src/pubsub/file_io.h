@@ -15,8 +15,9 @@ Status WriteFileDurably(const std::string& path, std::span<const ByteSpan> piece
 // Copies a file to `to`, which must not exist, within the kernel where the file systems can. Keeps nothing of
 // `to` on error. (std::filesystem::copy_file reports a disk that fills up half-way as an I/O error.)
 Status CopyFile(const std::string& from, const std::string& to);
-// Gives every hole of a sparse file its place on the disk, so that a write through a mapping can't meet a full one
-// (which would be SIGBUS). kNoSpace when there is no room; success where the file system has no such call.
+// Gives every hole of a sparse file its place on the disk, so that a write through a mapping can't meet a
+// full one (which would be SIGBUS). kNoSpace when there is no room; success where the file system has no such
+// call.
 Status FillHoles(const std::string& path);
 // Removes a file and syncs its folder; success when it is gone.
 Status RemoveFileDurably(const std::string& path);

@@ -35,13 +35,15 @@ FolderTarget::~FolderTarget() {
 }
 
 Status FolderTarget::Lock() {
-  if (mkdir(state_folder_.c_str(), 0755) != 0 && errno != EEXIST) return SystemError("create", state_folder_, errno);
+  if (mkdir(state_folder_.c_str(), 0755) != 0 && errno != EEXIST)
+    return SystemError("create", state_folder_, errno);
   const std::string path = state_folder_ + "/lock";
   lock_ = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC, 0644);
   if (lock_ < 0) return SystemError("open", path, errno);
   // The lock ends with the process that holds it, however it ends.
   if (flock(lock_, LOCK_EX | LOCK_NB) != 0) {
-    return Fail(Code::kExists, "another process follows a run into this checkpoint (it holds {}); stop it first", path);
+    return Fail(Code::kExists,
+                "another process follows a run into this checkpoint (it holds {}); stop it first", path);
   }
   return {};
 }
@@ -54,7 +56,8 @@ Status FolderTarget::Recover() {
       const TensorView* view = checkpoint_->Find(name);
       if (view == nullptr) continue;  // an alias that this checkpoint does not store
       if (!BoxInside(block.box, view->shape)) {
-        return Fail(Code::kMismatch, "tensor {} has shape {}, the journal writes {}; the checkpoint was replaced: remove {}",
+        return Fail(Code::kMismatch,
+                    "tensor {} has shape {}, the journal writes {}; the checkpoint was replaced: remove {}",
                     name, ShapeText(view->shape), BoxText(block.box), path);
       }
       const device::Block at(backends, *view, block.box, device::CastOfWidth(DtypeBytes(view->dtype)), 0);
@@ -82,7 +85,9 @@ std::vector<TargetTensor> FolderTarget::Targets() const {
   return targets;
 }
 
-Status FolderTarget::BeforeWrite(const Write& write) { return WriteJournal(state_folder_ + "/journal", write); }
+Status FolderTarget::BeforeWrite(const Write& write) {
+  return WriteJournal(state_folder_ + "/journal", write);
+}
 
 Status FolderTarget::AfterWrite(const Write& write) {
   DELTAWIRE_TRY(checkpoint_->Sync());

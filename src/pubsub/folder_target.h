@@ -1,4 +1,5 @@
-// A checkpoint folder (or file) on disk as a receiver: patched in place, old or new after a crash at any byte.
+// A checkpoint folder (or file) on disk as a receiver: patched in place, old or new after a crash at any
+// byte.
 #pragma once
 
 #include <memory>
@@ -12,13 +13,13 @@
 
 namespace deltawire::pubsub {
 
-// Keeps FOLDER/.deltawire (for a file: FILE.deltawire): `lock` (one process at a time), `state.json` (run, number,
-// digest of what the files hold) and, during a commit, `journal` (every new bit, hashed, written and synced before
-// the first write to the checkpoint). Readers of the files should not load while a commit runs.
+// Keeps FOLDER/.deltawire (for a file: FILE.deltawire): `lock` (one process at a time), `state.json` (run,
+// number, digest of what the files hold) and, during a commit, `journal` (every new bit, hashed, written and
+// synced before the first write to the checkpoint). Readers of the files should not load while a commit runs.
 class FolderTarget final : public CommitObserver {
  public:
-  // Finishes an interrupted commit: a complete journal is applied again (it holds absolute bits), an incomplete one
-  // is dropped because nothing was written then. kExists when another process holds the lock.
+  // Finishes an interrupted commit: a complete journal is applied again (it holds absolute bits), an
+  // incomplete one is dropped because nothing was written then. kExists when another process holds the lock.
   static Result<std::unique_ptr<FolderTarget>> Open(const std::string& path);
   ~FolderTarget() override;
 

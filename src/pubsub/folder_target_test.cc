@@ -26,8 +26,11 @@ class FolderTargetTest : public testing::Test {
 
   // A checkpoint with the trainer's present served bits.
   std::string WriteCheckpoint(const std::string& name) {
-    const std::map<std::string, Shape> shapes = {{"embed", {300, 16}}, {"layer.weight", {64, 48}},
-                                                 {"layer.bias", {48}}, {"buffer", {5}}, {"empty", {0, 4}}};
+    const std::map<std::string, Shape> shapes = {{"embed", {300, 16}},
+                                                 {"layer.weight", {64, 48}},
+                                                 {"layer.bias", {48}},
+                                                 {"buffer", {5}},
+                                                 {"empty", {0, 4}}};
     std::vector<format::SafetensorsEntry> entries;
     for (const auto& [tensor, shape] : shapes) entries.push_back({tensor, Dtype::kBf16, shape, 0, 0});
     entries = *format::LayoutCheckpoint(entries);
@@ -171,7 +174,8 @@ TEST_F(FolderTargetTest, VersionZeroIsAPatchOnTheBase) {
   auto subscriber = Follow(**engine);
   const auto updated = subscriber->Update();
   ASSERT_TRUE(updated) << updated.error().message();
-  EXPECT_EQ(FileBytes(folder + "/model.safetensors"), FileBytes(WriteCheckpoint("wanted") + "/model.safetensors"));
+  EXPECT_EQ(FileBytes(folder + "/model.safetensors"),
+            FileBytes(WriteCheckpoint("wanted") + "/model.safetensors"));
 }
 
 }  // namespace

@@ -61,7 +61,7 @@ class Follower {
       const Code code = updated.error().code();
       if (!LaterTryMayHelp(code) && !LaterVersionMayHelp(code)) return Fail(updated.error());
       Refuse(**newer, updated.error());
-      if (LaterVersionMayHelp(code)) seen = **newer;
+      if (LaterVersionMayHelp(code)) seen = *newer;
       // A version that is not all there yet, or a store that fails, is tried again at the pace of polling.
       const auto waited = subscriber_.NewerVersion(*newer, {options_.poll_ms, options_.poll_ms}, cancel);
       if (!waited && waited.error().code() == Code::kCancelled) break;
@@ -90,7 +90,7 @@ class Follower {
 }  // namespace
 
 Result<std::optional<Version>> Follow(Subscriber& subscriber, const FollowOptions& options,
-                                      std::stop_token cancel) {
+                                      const std::stop_token& cancel) {
   Follower follower(subscriber, options);
   if (!options.once && !options.number) return follower.Run(cancel);
   if (options.timeout_ms) {

@@ -31,6 +31,6 @@ struct FollowOptions {
 // `once` any error, ends it. Returns the version in the end; nullopt when none was reached before timeout or
 // cancel.
 Result<std::optional<Version>> Follow(Subscriber& subscriber, const FollowOptions& options,
-                                      std::stop_token cancel = {});
+                                      const std::stop_token& cancel = {});
 
 }  // namespace deltawire::pubsub

@@ -7,9 +7,9 @@
 namespace deltawire::pubsub {
 namespace {
 
-// Layout, little-endian: magic; run, number u64, digest 2 x u64, block count u64; the blocks; XXH3-128 of all before.
-// Text: length u32, bytes. Block: name count u32, names; rank u32, rank x (start u64, size u64); dense u8;
-// position count u64, positions u32 each; bit bytes u64, bits.
+// Layout, little-endian: magic; run, number u64, digest 2 x u64, block count u64; the blocks; XXH3-128 of all
+// before. Text: length u32, bytes. Block: name count u32, names; rank u32, rank x (start u64, size u64);
+// dense u8; position count u64, positions u32 each; bit bytes u64, bits.
 constexpr std::string_view kMagic = "DWJRNL0\n";
 constexpr uint64_t kHashBytes = 16;
 
@@ -131,13 +131,13 @@ Result<std::optional<JournalHeader>> ReadJournal(const std::string& path,
   if (!file) return Fail(file.error());
   const ByteSpan bytes((*file)->size_bytes() == 0 ? nullptr : static_cast<const uint8_t*>((*file)->handle()),
                        (*file)->size_bytes());
-  const bool whole = bytes.size() >= kMagic.size() + kHashBytes && AsText(bytes.first(kMagic.size())) == kMagic;
-  if (!whole || Xxh3_128(bytes.first(bytes.size() - kHashBytes)) !=
-                    [&] {
-                      Hash128 stored;
-                      std::copy(bytes.end() - kHashBytes, bytes.end(), stored.begin());
-                      return stored;
-                    }()) {
+  const bool whole =
+      bytes.size() >= kMagic.size() + kHashBytes && AsText(bytes.first(kMagic.size())) == kMagic;
+  if (!whole || Xxh3_128(bytes.first(bytes.size() - kHashBytes)) != [&] {
+        Hash128 stored;
+        std::copy(bytes.end() - kHashBytes, bytes.end(), stored.begin());
+        return stored;
+      }()) {
     return Fail(Code::kCorrupt, "{} is not a complete journal", path);
   }
   Cursor cursor(bytes.subspan(kMagic.size(), bytes.size() - kMagic.size() - kHashBytes));

@@ -30,8 +30,9 @@ struct JournalBlock {
 // Written durably: after a crash there is no journal or a complete one.
 Status WriteJournal(const std::string& path, const CommitObserver::Write& write);
 
-// Reads a journal and calls `apply` for each block. nullopt when there is none. kCorrupt when its hash is wrong (it was
-// then never complete: nothing had been written to the checkpoint); nothing is applied in that case.
+// Reads a journal and calls `apply` for each block. nullopt when there is none. kCorrupt when its hash is
+// wrong (it was then never complete: nothing had been written to the checkpoint); nothing is applied in that
+// case.
 Result<std::optional<JournalHeader>> ReadJournal(const std::string& path,
                                                  const std::function<Status(const JournalBlock&)>& apply);
 

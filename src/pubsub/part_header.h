@@ -7,8 +7,9 @@
 
 namespace deltawire::pubsub {
 
-// kCorrupt, naming the first field that differs with both values: run, number, inventory, base, base digest, digest. The
-// hashes say that the bytes are the ones published; this says that they were published as this version.
+// kCorrupt, naming the first field that differs with both values: run, number, inventory, base, base digest,
+// digest. The hashes say that the bytes are the ones published; this says that they were published as this
+// version.
 Status CheckPartHeader(const format::UpdateHeader& header, const format::Manifest& manifest);
 
 }  // namespace deltawire::pubsub

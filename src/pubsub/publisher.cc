@@ -38,7 +38,8 @@ Publisher::~Publisher() {
   if (background_) background_->done.wait();
 }
 
-Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options, std::vector<PublishedTensor> tensors) {
+Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options,
+                                                   std::vector<PublishedTensor> tensors) {
   format::Inventory inventory;
   inventory.cast_rule = options.cast_rule;
   for (const auto& tensor : tensors) {
@@ -58,25 +59,27 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options, std
   // Without parts no receiver could follow; the parts of one coding together make a version.
   const std::set<codec::Coding> codings(options.codings.begin(), options.codings.end());
   if (codings.empty() || codings.size() != options.codings.size()) {
-    return Fail(Code::kInvalidArgument, "{} codings were given, {} different ones; give at least one, each once",
+    return Fail(Code::kInvalidArgument,
+                "{} codings were given, {} different ones; give at least one, each once",
                 options.codings.size(), codings.size());
   }
   if (options.continuity && options.run.empty()) options.run = options.continuity->run;
   if (options.continuity && options.run != options.continuity->run) {
-    return Fail(Code::kWrongRun, "the saved state belongs to run {}, not {}", options.continuity->run, options.run);
+    return Fail(Code::kWrongRun, "the saved state belongs to run {}, not {}", options.continuity->run,
+                options.run);
   }
   if (options.run.empty() && !options.resume) options.run = options.rng->HexId(32);
 
-  const sync::CatalogWriter::Options writer_options{.run = options.run,
-                                                    .writer = options.rng->HexId(32),
-                                                    .single_writer = options.single_writer};
-  auto writer = options.resume
-                    ? sync::CatalogWriter::Resume(options.store, writer_options, *options.clock, *options.rng)
-                    : sync::CatalogWriter::Create(options.store, writer_options, *options.clock, *options.rng);
+  const sync::CatalogWriter::Options writer_options{
+      .run = options.run, .writer = options.rng->HexId(32), .single_writer = options.single_writer};
+  auto writer =
+      options.resume
+          ? sync::CatalogWriter::Resume(options.store, writer_options, *options.clock, *options.rng)
+          : sync::CatalogWriter::Create(options.store, writer_options, *options.clock, *options.rng);
   if (!writer) return Fail(std::move(writer).error());
   if (options.resume) {
-    // How the casts were chosen was settled when the run began (perhaps from a base that is not needed any more); that
-    // the casts themselves are the same is checked tensor by tensor.
+    // How the casts were chosen was settled when the run began (perhaps from a base that is not needed any
+    // more); that the casts themselves are the same is checked tensor by tensor.
     sync::Catalog catalog(options.store, (*writer)->run());
     const std::string& hash = (*writer)->newest()->manifest.inventory;
     const auto settled = catalog.LoadInventory(hash);
@@ -101,12 +104,13 @@ Status Publisher::Watch(std::vector<PublishedTensor> tensors) {
   for (PublishedTensor& tensor : tensors) {
     const uint32_t i = order[tensor.name];
     index_.push_back(i);
-    DELTAWIRE_ASSIGN(watches_[i],
-                     detect::TensorWatch::Create(options_.backends,
-                                                 {tensor.name, std::move(tensor.live), tensor.served, grid_.boxes(i)},
-                                                 tensor.method, std::move(tensor.reason), tensor.start_step));
+    DELTAWIRE_ASSIGN(watches_[i], detect::TensorWatch::Create(
+                                      options_.backends,
+                                      {tensor.name, std::move(tensor.live), tensor.served, grid_.boxes(i)},
+                                      tensor.method, std::move(tensor.reason), tensor.start_step));
   }
-  return ForEachBlock([](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.Start(block); });
+  return ForEachBlock(
+      [](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.Start(block); });
 }
 
 Status Publisher::ForEachBlock(const BlockTask& task) {
@@ -116,7 +120,8 @@ Status Publisher::ForEachBlock(const BlockTask& task) {
     statuses[i] = task(*watches_[places[i].tensor], places[i].tensor, places[i].block);
   });
   for (size_t i = 0; i < places.size(); ++i) {
-    if (!statuses[i]) return Fail(statuses[i].error().Within("tensor " + inventory_.tensors[places[i].tensor].name));
+    if (!statuses[i])
+      return Fail(statuses[i].error().Within("tensor " + inventory_.tensors[places[i].tensor].name));
   }
   return {};
 }
@@ -128,7 +133,8 @@ uint64_t Publisher::memory_bytes() const {
 }
 
 Status Publisher::BeforeStep() {
-  return ForEachBlock([](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.CheckFence(block); });
+  return ForEachBlock(
+      [](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.CheckFence(block); });
 }
 
 Status Publisher::AfterStep(const std::vector<TensorStep>& steps) {
@@ -165,10 +171,11 @@ void Publisher::CheckSteps(const std::vector<uint64_t>& steps) {
 Status Publisher::CollectChanges() {
   std::vector<std::vector<BlockChange>> changes(watches_.size());
   for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(grid_.boxes(i).size());
-  const Status collected = ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
-    DELTAWIRE_ASSIGN(changes[tensor][block], watch.Collect(block));
-    return {};
-  });
+  const Status collected =
+      ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+        DELTAWIRE_ASSIGN(changes[tensor][block], watch.Collect(block));
+        return {};
+      });
 
   // Kept whatever happened: blocks that were collected must be confirmed or abandoned.
   in_flight_ = std::make_unique<Collected>();
@@ -189,7 +196,8 @@ Status Publisher::CollectChanges() {
   return collected;
 }
 
-Result<std::vector<delta::EncodedUpdate>> Publisher::Encode(const Collected& collected, const format::BaseRef& base,
+Result<std::vector<delta::EncodedUpdate>> Publisher::Encode(const Collected& collected,
+                                                            const format::BaseRef& base,
                                                             uint64_t number) const {
   format::UpdateHeader header;
   header.run = writer_->run();
@@ -228,8 +236,8 @@ format::Manifest Publisher::MakeManifest(const Collected& collected, format::Bas
   return manifest;
 }
 
-Result<Version> Publisher::Upload(const format::Manifest& prepared, const std::vector<delta::EncodedUpdate>& updates,
-                                  bool anchor) {
+Result<Version> Publisher::Upload(const format::Manifest& prepared,
+                                  const std::vector<delta::EncodedUpdate>& updates, bool anchor) {
   Clock& clock = *options_.clock;
   Stopwatch stage(clock);
   format::Manifest manifest = prepared;
@@ -279,7 +287,8 @@ Status Publisher::Finish(Status uploaded) {
   std::vector<std::vector<const BlockChange*>> changes(watches_.size());
   for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(grid_.boxes(i).size(), nullptr);
   for (const delta::ChangedTensor& tensor : collected->tensors) {
-    for (const delta::ChangedBlock& block : tensor.blocks) changes[tensor.tensor][block.block] = &block.change;
+    for (const delta::ChangedBlock& block : tensor.blocks)
+      changes[tensor.tensor][block.block] = &block.change;
   }
   options_.parallel.For(grid_.places().size(), [&](uint64_t i) {
     const auto [tensor, block] = grid_.places()[i];
@@ -339,10 +348,11 @@ Result<Version> Publisher::Publish(bool durable) {
   } else {
     for (const auto& update : *updates) version.bytes += update.size_bytes();
     background_ = std::make_unique<Background>();
-    background_->done = std::async(std::launch::async, [this, manifest, moved = *std::move(updates)]() -> Status {
-      DELTAWIRE_TRY(Upload(manifest, moved, false));
-      return {};
-    });
+    background_->done =
+        std::async(std::launch::async, [this, manifest, moved = *std::move(updates)]() -> Status {
+          DELTAWIRE_TRY(Upload(manifest, moved, false));
+          return {};
+        });
   }
   version.stages.insert(version.stages.begin(), {{"detect", detect_seconds}, {"encode", encode_seconds}});
   version.notes = std::move(notes);
@@ -358,7 +368,8 @@ bool Publisher::AnchorDue(uint64_t number) const {
 std::vector<Digest> Publisher::TensorDigests() const {
   std::vector<Digest> digests(watches_.size());
   for (const auto [tensor, block] : grid_.places()) {
-    digests[tensor] += in_flight_ ? watches_[tensor]->DigestAt(block) : watches_[tensor]->PublishedDigest(block);
+    digests[tensor] +=
+        in_flight_ ? watches_[tensor]->DigestAt(block) : watches_[tensor]->PublishedDigest(block);
   }
   return digests;
 }
@@ -385,8 +396,8 @@ Status Publisher::WriteAnchor() {
   const auto count = std::accumulate(moved.begin(), moved.end(), uint64_t{0});
   if (count != 0) {
     return Fail(Code::kInvalidArgument,
-                "{} tensors have changed since version {} was published; call anchor() right after publish()", count,
-                writer_->newest()->number());
+                "{} tensors have changed since version {} was published; call anchor() right after publish()",
+                count, writer_->newest()->number());
   }
   return WriteAnchorOf(*writer_->newest());
 }

@@ -48,10 +48,10 @@ struct PublisherOptions {
   bool resume = false;
   std::optional<Continuity> continuity;  // resume only if the trainer holds these bits
   bool single_writer = false;
-  std::string cast_rule;                                       // in words, for the inventory
+  std::string cast_rule;                                        // in words, for the inventory
   std::vector<codec::Coding> codings = {codec::Coding::kStep};  // one part each
-  const Checkpoint* base = nullptr;      // what receivers have already; version 0 is a patch on it
-  uint64_t anchor_every = 0;             // a full checkpoint beside every Nth version; 0: only where needed
+  const Checkpoint* base = nullptr;  // what receivers have already; version 0 is a patch on it
+  uint64_t anchor_every = 0;         // a full checkpoint beside every Nth version; 0: only where needed
   uint64_t anchor_shard_bytes = uint64_t{4} << 30;
   std::vector<std::pair<std::string, Bytes>> anchor_files;  // config.json, tokenizer: makes anchors loadable
   device::Backends backends = device::HostBackends();
@@ -63,28 +63,29 @@ struct PublisherOptions {
 
 // One optimizer step as one tensor saw it.
 struct TensorStep {
-  uint32_t tensor = 0;  // index in the list given to Open
+  uint32_t tensor = 0;        // index in the list given to Open
   kernels::AdamwHyper hyper;  // as captured before the step; step: the counter after it
   TensorView m, v;            // after it
   std::string refusal;        // not empty: why this step can't be inverted
 };
 
 struct AuditReport {
-  uint64_t number = 0;         // the version that was rebuilt from the store
+  uint64_t number = 0;  // the version that was rebuilt from the store
   uint64_t tensors = 0;
   uint64_t elements = 0;
-  uint64_t compared = 0;       // elements compared bit by bit (the others have changed since: by digest)
-  uint64_t different = 0;      // elements that differ
-  uint64_t blocks_wrong = 0;   // blocks whose digest differs
+  uint64_t compared = 0;      // elements compared bit by bit (the others have changed since: by digest)
+  uint64_t different = 0;     // elements that differ
+  uint64_t blocks_wrong = 0;  // blocks whose digest differs
   std::vector<std::string> first_wrong;  // up to ten, with tensor and block
 };
 
 // One thread at a time; the owner serialises. Live tensors must not be written during a call.
 class Publisher {
  public:
-  // Publishes version 0, or on resume the version that goes on from the newest. The live tensors' memory must stay
-  // where it is.
-  static Result<std::unique_ptr<Publisher>> Open(PublisherOptions options, std::vector<PublishedTensor> tensors);
+  // Publishes version 0, or on resume the version that goes on from the newest. The live tensors' memory must
+  // stay where it is.
+  static Result<std::unique_ptr<Publisher>> Open(PublisherOptions options,
+                                                 std::vector<PublishedTensor> tensors);
   ~Publisher();
 
   const std::string& run() const { return writer_->run(); }
@@ -93,26 +94,27 @@ class Publisher {
   // Host and device bytes held beyond the live tensors.
   uint64_t memory_bytes() const;
 
-  // Around every optimizer step. Before: notices edits since the last observation. After: undoes the step of every
-  // listed tensor.
+  // Around every optimizer step. Before: notices edits since the last observation. After: undoes the step of
+  // every listed tensor.
   Status BeforeStep();
   Status AfterStep(const std::vector<TensorStep>& steps);
-  // The counters that the optimizer has now, in the order of Open's list: one that is not the last observed means
-  // that steps went by unseen, and the tensor goes dense.
+  // The counters that the optimizer has now, in the order of Open's list: one that is not the last observed
+  // means that steps went by unseen, and the tensor goes dense.
   void CheckSteps(const std::vector<uint64_t>& steps);
 
-  // Publishes the present served bits as the next version. durable = false returns as soon as everything is encoded
-  // and uploads in the background: Flush, or the next call that publishes, waits and reports its error. On error
-  // nothing is lost: the next publish carries these changes too.
+  // Publishes the present served bits as the next version. durable = false returns as soon as everything is
+  // encoded and uploads in the background: Flush, or the next call that publishes, waits and reports its
+  // error. On error nothing is lost: the next publish carries these changes too.
   Result<Version> Publish(bool durable = true);
   Status Flush();
-  // Writes the newest version's checkpoint. The served bits must still be that version's: kInvalidArgument if not.
+  // Writes the newest version's checkpoint. The served bits must still be that version's: kInvalidArgument if
+  // not.
   Status WriteAnchor();
 
   // Digest of the present served bits; reads them all.
   Result<Continuity> state();
-  // Rebuilds the newest version from the store as a receiver would and compares it with the live bits; recomputes
-  // every digest with the reference kernels. Memory O(changes since the newest anchor).
+  // Rebuilds the newest version from the store as a receiver would and compares it with the live bits;
+  // recomputes every digest with the reference kernels. Memory O(changes since the newest anchor).
   Result<AuditReport> Audit();
 
  private:

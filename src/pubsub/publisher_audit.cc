@@ -64,7 +64,8 @@ Result<AuditReport> Publisher::Audit() {
         {.position = {std::nullopt, zero.manifest.base.digest}, .target = newest.number(), .codings = {}});
   }
   if (!path) {
-    return Fail(path.error().Within("the audit needs an anchor, or the base that the publisher was opened with"));
+    return Fail(
+        path.error().Within("the audit needs an anchor, or the base that the publisher was opened with"));
   }
 
   Replay replay;
@@ -78,7 +79,8 @@ Result<AuditReport> Publisher::Audit() {
       if (parts[i].coding != step.coding) continue;
       DELTAWIRE_ASSIGN(Bytes file, catalog.ReadPart(step.record.manifest, i));
       replay.files.push_back(std::move(file));
-      DELTAWIRE_ASSIGN(auto update, delta::DecodeUpdate(replay.files.back(), inventory_, grid_, options_.parallel));
+      DELTAWIRE_ASSIGN(auto update,
+                       delta::DecodeUpdate(replay.files.back(), inventory_, grid_, options_.parallel));
       replay.updates.push_back(std::move(update));
     }
   }

@@ -9,7 +9,8 @@ namespace deltawire::pubsub {
 Result<Publisher::Collected> Publisher::CompareWithBase() {
   const Checkpoint& base = *options_.base;
   std::vector<format::TensorSpec> specs = base.Specs();
-  DELTAWIRE_TRY(format::CompareTensors(inventory_, specs, "base " + base.path(), format::ExtraTensors::kRefuse));
+  DELTAWIRE_TRY(
+      format::CompareTensors(inventory_, specs, "base " + base.path(), format::ExtraTensors::kRefuse));
   std::vector<std::vector<const TensorView*>> views(inventory_.tensors.size());
   for (uint32_t i = 0; i < inventory_.tensors.size(); ++i) {
     const auto& tensor = inventory_.tensors[i];
@@ -37,7 +38,8 @@ Result<Publisher::Collected> Publisher::CompareWithBase() {
       const Digest digest = at.DigestNow();
       if (view != views[tensor].front()) {
         if (digest == before[tensor][block]) continue;
-        return Fail(Code::kMismatch, "{} stores this tied weight more than once, and the copies differ", base.path());
+        return Fail(Code::kMismatch, "{} stores this tied weight more than once, and the copies differ",
+                    base.path());
       }
       before[tensor][block] = digest;
       BlockChange& change = changes[tensor][block];
@@ -54,7 +56,8 @@ Result<Publisher::Collected> Publisher::CompareWithBase() {
     for (uint32_t b = 0; b < changes[i].size(); ++b) {
       base_digest += before[i][b];
       tensor.after += watches_[i]->PublishedDigest(b);
-      if (!changes[i][b].empty()) tensor.blocks.push_back({b, std::move(changes[i][b]), watches_[i]->PublishedDigest(b)});
+      if (!changes[i][b].empty())
+        tensor.blocks.push_back({b, std::move(changes[i][b]), watches_[i]->PublishedDigest(b)});
     }
     out.digest += tensor.after;
     out.Add(std::move(tensor), grid_);
@@ -67,8 +70,10 @@ Result<Version> Publisher::PublishZero() {
   DELTAWIRE_TRY(writer_->PutInventory(inventory_));
   if (options_.base != nullptr) {
     DELTAWIRE_ASSIGN(const Collected collected, CompareWithBase());
-    const format::BaseRef base{
-        .kind = format::BaseRef::Kind::kCheckpoint, .number = 0, .manifest = {}, .digest = collected.base_digest};
+    const format::BaseRef base{.kind = format::BaseRef::Kind::kCheckpoint,
+                               .number = 0,
+                               .manifest = {},
+                               .digest = collected.base_digest};
     DELTAWIRE_ASSIGN(const auto updates, Encode(collected, base, 0));
     return Upload(MakeManifest(collected, base), updates, AnchorDue(0));
   }
@@ -106,13 +111,15 @@ Result<Version> Publisher::PublishResumed() {
   whole.digest = std::accumulate(digests.begin(), digests.end(), Digest{});
   if (options_.continuity && options_.continuity->digest != whole.digest) {
     return Fail(Code::kMismatch,
-                "the trainer serves state {}, but the saved state of run {} at version {} had {}: other weights would go "
+                "the trainer serves state {}, but the saved state of run {} at version {} had {}: other "
+                "weights would go "
                 "out on this run's stream; load the checkpoint that the state was saved with",
                 whole.digest.Hex(), options_.continuity->run, options_.continuity->number,
                 options_.continuity->digest.Hex());
   }
   if (options_.continuity && options_.continuity->number > newest.number()) {
-    return Fail(Code::kMismatch, "the saved state is of version {}, but the store's newest is {}: versions were lost",
+    return Fail(Code::kMismatch,
+                "the saved state is of version {}, but the store's newest is {}: versions were lost",
                 options_.continuity->number, newest.number());
   }
   DELTAWIRE_ASSIGN(const auto same, FindVersion(whole.digest));

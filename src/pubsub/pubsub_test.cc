@@ -10,7 +10,9 @@ class PubSub : public testing::Test {
  protected:
   std::shared_ptr<MemoryStore> store_ = std::make_shared<MemoryStore>(trainer_.clock());
   TestTrainer trainer_{21};
-  TestEngine Engine(bool clone_head = false) { return {trainer_.Served(), store_, trainer_.clock(), clone_head}; }
+  TestEngine Engine(bool clone_head = false) {
+    return {trainer_.Served(), store_, trainer_.clock(), clone_head};
+  }
 };
 
 TEST_F(PubSub, TwoEnginesFollowAtAnyInterval) {
@@ -92,8 +94,8 @@ TEST_F(PubSub, StageLeavesTheEngineAloneAndRollbackPins) {
 }
 
 // Inversion that forgets the first changed element of every large call, as a wrong proof would.
-void Forgetful(kernels::Source theta, kernels::Source m, kernels::Source v, const kernels::AdamwBand& band, uint32_t n,
-               uint64_t canonical, uint64_t key, uint64_t lanes[2], kernels::Inverted* out) {
+void Forgetful(kernels::Source theta, kernels::Source m, kernels::Source v, const kernels::AdamwBand& band,
+               uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2], kernels::Inverted* out) {
   kernels::CpuTable().invert_adamw(theta, m, v, band, n, canonical, key, lanes, out);
   if (out->changed_count == 0) return;
   for (uint32_t i = 1; i < out->changed_count; ++i) {
@@ -235,7 +237,9 @@ TEST_F(PubSub, VER_10_ResumeContinuesTheNumbers) {
 }
 
 TEST_F(PubSub, AResumedRunKeepsTheRuleItBeganWith) {
-  { trainer_.Publish(trainer_.Options(store_)); }
+  {
+    trainer_.Publish(trainer_.Options(store_));
+  }
   PublisherOptions options = trainer_.Options(store_);
   options.resume = true;
   options.cast_rule = "said otherwise";
@@ -326,7 +330,8 @@ TEST_F(PubSub, STO_04_AMissingOrDamagedPartIsGoneRoundOrNamed) {
     TestEngine& engine = engines[missing ? 0 : 1];
     const auto refused = engine->Update(3);
     ASSERT_FALSE(refused);
-    EXPECT_NE(refused.error().message().find("updates/00000002/"), std::string::npos) << refused.error().message();
+    EXPECT_NE(refused.error().message().find("updates/00000002/"), std::string::npos)
+        << refused.error().message();
     EXPECT_TRUE(engine->Update(1));  // what is intact still applies
   }
   ASSERT_TRUE(publisher->WriteAnchor());
@@ -337,7 +342,9 @@ TEST_F(PubSub, STO_04_AMissingOrDamagedPartIsGoneRoundOrNamed) {
 }
 
 TEST_F(PubSub, VER_12_AnOldRunInThePlaceIsNotContinuedByAccident) {
-  { trainer_.Publish(trainer_.Options(store_)); }
+  {
+    trainer_.Publish(trainer_.Options(store_));
+  }
   TestTrainer other(3);
   const auto refused = Publisher::Open(other.Options(store_), other.Tensors());
   ASSERT_FALSE(refused);

@@ -13,11 +13,13 @@ namespace {
 
 // Failures of one path that another path can go round.
 bool AnotherPathMayHelp(Code code) {
-  return code == Code::kDetectorFault || code == Code::kWrongBase || code == Code::kCorrupt || code == Code::kNotFound;
+  return code == Code::kDetectorFault || code == Code::kWrongBase || code == Code::kCorrupt ||
+         code == Code::kNotFound;
 }
 
 bool SameElements(const TensorView& a, const TensorView& b) {
-  return a.memory->handle() == b.memory->handle() && a.offset_bytes == b.offset_bytes && a.strides == b.strides;
+  return a.memory->handle() == b.memory->handle() && a.offset_bytes == b.offset_bytes &&
+         a.strides == b.strides;
 }
 
 }  // namespace
@@ -25,8 +27,10 @@ bool SameElements(const TensorView& a, const TensorView& b) {
 Subscriber::Subscriber(SubscriberOptions options, std::vector<TargetTensor> targets)
     : options_(std::move(options)), targets_(std::move(targets)), catalog_(options_.store, options_.run) {}
 
-Result<std::unique_ptr<Subscriber>> Subscriber::Open(SubscriberOptions options, std::vector<TargetTensor> targets) {
-  if (options.codings.empty()) return Fail(Code::kInvalidArgument, "no coding may be used; name at least one");
+Result<std::unique_ptr<Subscriber>> Subscriber::Open(SubscriberOptions options,
+                                                     std::vector<TargetTensor> targets) {
+  if (options.codings.empty())
+    return Fail(Code::kInvalidArgument, "no coding may be used; name at least one");
   for (const std::string& name : options.codings) DELTAWIRE_TRY(CodingFromName(name));
   std::set<std::string_view> names;
   for (const TargetTensor& target : targets) {
@@ -73,15 +77,16 @@ Status Subscriber::Attach() {
         owner.try_emplace({target.view.memory->handle(), target.view.offset_bytes}, known->second);
     if (!fresh && first->second != known->second) {
       return Fail(Code::kMismatch,
-                  "the receiver keeps {} and {} in the same memory, but the run serves them as different tensors; untie "
+                  "the receiver keeps {} and {} in the same memory, but the run serves them as different "
+                  "tensors; untie "
                   "them in the engine",
                   inventory->tensors[first->second].name, inventory->tensors[known->second].name);
     }
   }
   DELTAWIRE_TRY(format::CompareTensors(*inventory, specs, "the receiver", format::ExtraTensors::kAllow));
   auto grid = std::make_unique<delta::GridIndex>(*inventory);
-  DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(options_.backends, *inventory, *grid, std::move(tensors),
-                                                        options_.parallel));
+  DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(options_.backends, *inventory, *grid,
+                                                        std::move(tensors), options_.parallel));
   std::sort(unmanaged.begin(), unmanaged.end());
   run_ = record.manifest.run;
   inventory_ = std::move(inventory);
@@ -90,8 +95,9 @@ Status Subscriber::Attach() {
   replica_.emplace(std::move(replica));
   unmanaged_ = std::move(unmanaged);
   if (!unmanaged_.empty()) {
-    options_.log->Log(LogLevel::kInfo, fmt::format("{} tensors of the receiver are not part of run {} (first: {})",
-                                                   unmanaged_.size(), run_, unmanaged_.front()));
+    options_.log->Log(LogLevel::kInfo,
+                      fmt::format("{} tensors of the receiver are not part of run {} (first: {})",
+                                  unmanaged_.size(), run_, unmanaged_.front()));
   }
   return {};
 }
@@ -120,10 +126,10 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
     return *staged_;
   }
 
-  sync::PathRequest request{.position = {version_ ? std::optional<uint64_t>(version_->number) : std::nullopt,
-                                         replica_->digest()},
-                            .target = target,
-                            .codings = options_.codings};
+  sync::PathRequest request{
+      .position = {version_ ? std::optional<uint64_t>(version_->number) : std::nullopt, replica_->digest()},
+      .target = target,
+      .codings = options_.codings};
   std::optional<Error> first;
   Result<Version> staged;
   for (;;) {
@@ -136,13 +142,14 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
     if (!first && error.code() == Code::kDetectorFault) ++refusals_;
     if (!first) first = error;
     if (!AnotherPathMayHelp(error.code()) || (!failed && !request.position.digest)) return Fail(*first);
-    options_.log->Log(LogLevel::kWarning,
-                      fmt::format("version {} not staged, looking for another way: {}", target, error.message()));
+    options_.log->Log(LogLevel::kWarning, fmt::format("version {} not staged, looking for another way: {}",
+                                                      target, error.message()));
     // A base that may not be what it was is doubted before the store: from nothing, everything is proved.
     if ((base_in_doubt || !failed) && request.position.digest) {
       request.position = {};
     } else {
-      auto& broken = failed->kind == sync::Step::Kind::kAnchor ? request.broken_anchors : request.broken_patches;
+      auto& broken =
+          failed->kind == sync::Step::Kind::kAnchor ? request.broken_anchors : request.broken_patches;
       broken.push_back(failed->record.number());
     }
   }
@@ -156,7 +163,8 @@ Result<Version> Subscriber::StageAlong(const sync::PathRequest& request, std::op
   Stopwatch stage(*options_.clock);
   DELTAWIRE_ASSIGN(const sync::Path path, catalog_.Plan(request));
   if (path.target.manifest.inventory != inventory_hash_) {
-    return Fail(Code::kMismatch, "version {} has inventory {}, this receiver is attached to {}; open it again",
+    return Fail(Code::kMismatch,
+                "version {} has inventory {}, this receiver is attached to {}; open it again",
                 path.target.number(), path.target.manifest.inventory, inventory_hash_);
   }
   if (!version_ && path.start) {
@@ -175,8 +183,8 @@ Result<Version> Subscriber::StageAlong(const sync::PathRequest& request, std::op
     version.bytes += *bytes;
   }
   if (replica_->staged_digest() != path.target.manifest.digest) {
-    return Fail(Code::kWrongBase, "the path to version {} leads to state {}, its manifest says {}", request.target,
-                replica_->staged_digest().Hex(), path.target.manifest.digest.Hex());
+    return Fail(Code::kWrongBase, "the path to version {} leads to state {}, its manifest says {}",
+                request.target, replica_->staged_digest().Hex(), path.target.manifest.digest.Hex());
   }
   version.sent = replica_->staged_elements();
   version.stages = {{"plan", plan_seconds}, {"stage", stage.Seconds()}};
@@ -192,7 +200,8 @@ Result<uint64_t> Subscriber::StagePatch(const sync::Step& step) {
     DELTAWIRE_ASSIGN(const Bytes file, catalog_.ReadPart(manifest, i));
     auto decoded = delta::DecodeUpdate(file, *inventory_, *grid_, options_.parallel);
     if (!decoded) return Fail(decoded.error().Within(name));
-    if (auto status = CheckPartHeader(decoded->header, manifest); !status) return Fail(status.error().Within(name));
+    if (auto status = CheckPartHeader(decoded->header, manifest); !status)
+      return Fail(status.error().Within(name));
     if (auto status = replica_->Stage(*decoded); !status) return Fail(status.error().Within(name));
     bytes += file.size();
   }
@@ -224,7 +233,8 @@ Status Subscriber::WriteObserved(const Version& version, bool undo) {
     DELTAWIRE_TRY(options_.observer->BeforeWrite(write(undo ? replica_->undo_log() : replica_->staged())));
   }
   Status status = undo ? replica_->Undo() : replica_->Commit();
-  if (status && options_.observer != nullptr) status = options_.observer->AfterWrite(write(replica_->undo_log()));
+  if (status && options_.observer != nullptr)
+    status = options_.observer->AfterWrite(write(replica_->undo_log()));
   if (!status) {
     unusable_ = true;
     version_.reset();
@@ -258,10 +268,12 @@ Result<Version> Subscriber::Update(std::optional<uint64_t> number) {
 }
 
 Result<Version> Subscriber::Rollback() {
-  if (unusable_) return Fail(Code::kUnusable, "a write to the live tensors failed half-way; load the engine again");
+  if (unusable_)
+    return Fail(Code::kUnusable, "a write to the live tensors failed half-way; load the engine again");
   if (!previous_ || !replica_ || !replica_->can_undo()) {
-    return Fail(Code::kInvalidArgument,
-                "there is no version to go back to: only the last commit can be undone, once, and only to a version");
+    return Fail(
+        Code::kInvalidArgument,
+        "there is no version to go back to: only the last commit can be undone, once, and only to a version");
   }
   const Version version = *previous_;
   DELTAWIRE_TRY(WriteObserved(version, true));
@@ -277,7 +289,8 @@ Status Subscriber::Verify() {
   return replica_->Verify();
 }
 
-Result<std::optional<uint64_t>> Subscriber::NewerVersion(std::optional<uint64_t> than, const sync::WaitOptions& wait,
+Result<std::optional<uint64_t>> Subscriber::NewerVersion(std::optional<uint64_t> than,
+                                                         const sync::WaitOptions& wait,
                                                          std::stop_token cancel) const {
   sync::Catalog catalog(options_.store, options_.run);
   return sync::WaitForNewer(catalog, than, wait, *options_.clock, std::move(cancel));

@@ -56,12 +56,14 @@ struct SubscriberOptions {
   LogSink* log = &NullLog();
 };
 
-// One thread at a time, except NewerVersion. Between Stage and Commit the live tensors are only read; Commit is
-// the only call that writes them, besides Rollback. After any error but kUnusable the receiver holds what it held before.
+// One thread at a time, except NewerVersion. Between Stage and Commit the live tensors are only read; Commit
+// is the only call that writes them, besides Rollback. After any error but kUnusable the receiver holds what
+// it held before.
 class Subscriber {
  public:
   // Doesn't touch the store: an engine may start before its trainer.
-  static Result<std::unique_ptr<Subscriber>> Open(SubscriberOptions options, std::vector<TargetTensor> targets);
+  static Result<std::unique_ptr<Subscriber>> Open(SubscriberOptions options,
+                                                  std::vector<TargetTensor> targets);
 
   // The committed version; nullopt before the first commit and while the live bits are those of no version.
   const std::optional<Version>& version() const { return version_; }
@@ -71,19 +73,19 @@ class Subscriber {
   // Names of the receiver that the run does not manage, sorted. Empty before the run has been seen.
   const std::vector<std::string>& unmanaged() const { return unmanaged_; }
 
-  // Fetches, checks and proves everything up to `number` (nullopt: the newest). Returns the version that Commit
-  // would make live; it is the present one when there is nothing newer. Replaces what was staged before.
-  // What is missing or damaged in the store, a version whose result is wrong (kDetectorFault) and a base that no longer
-  // holds are reported to the log and gone round, through an anchor where need be. If there is no way round, the first
-  // error is returned: it says what is wrong.
+  // Fetches, checks and proves everything up to `number` (nullopt: the newest). Returns the version that
+  // Commit would make live; it is the present one when there is nothing newer. Replaces what was staged
+  // before. What is missing or damaged in the store, a version whose result is wrong (kDetectorFault) and a
+  // base that no longer holds are reported to the log and gone round, through an anchor where need be. If
+  // there is no way round, the first error is returned: it says what is wrong.
   Result<Version> Stage(std::optional<uint64_t> number = std::nullopt);
   bool has_staged() const { return staged_.has_value(); }
   // The pause: writes what is staged. kInvalidArgument when nothing is.
   Result<Version> Commit();
   Result<Version> Update(std::optional<uint64_t> number = std::nullopt);
 
-  // Back to the version before the last commit, once. Then Stage and Update without a number are refused until
-  // Unpin or an explicit number.
+  // Back to the version before the last commit, once. Then Stage and Update without a number are refused
+  // until Unpin or an explicit number.
   Result<Version> Rollback();
   bool pinned() const { return pinned_; }
   void Unpin() { pinned_ = false; }
@@ -91,7 +93,8 @@ class Subscriber {
   // Re-reads every live bit. kUnusable names what differs.
   Status Verify();
 
-  // Waits for a version above `than` (nullopt: any). Touches nothing of this object: thread-safe beside all else.
+  // Waits for a version above `than` (nullopt: any). Touches nothing of this object: thread-safe beside all
+  // else.
   Result<std::optional<uint64_t>> NewerVersion(std::optional<uint64_t> than, const sync::WaitOptions& wait,
                                                std::stop_token cancel = {}) const;
 

@@ -1,5 +1,5 @@
-// A small trainer for tests: F32 parameters moved by AdamW as torch's single-tensor loop moves them, and receivers
-// whose bits are compared with it independently of any digest.
+// A small trainer for tests: F32 parameters moved by AdamW as torch's single-tensor loop moves them, and
+// receivers whose bits are compared with it independently of any digest.
 #pragma once
 
 #include <gtest/gtest.h>
@@ -86,7 +86,11 @@ class TestTrainer {
         theta[i] -= bias1 * (m[i] / (std::sqrt(v[i]) / bias2 + 1e-8f));
       }
       if (parameter.method != detect::Method::kInversion) continue;
-      steps.push_back({p, {lr, 0.01, 0.9, 0.999, 1e-8, static_cast<uint64_t>(step_), true}, parameter.m, parameter.v, ""});
+      steps.push_back({p,
+                       {lr, 0.01, 0.9, 0.999, 1e-8, static_cast<uint64_t>(step_), true},
+                       parameter.m,
+                       parameter.v,
+                       ""});
     }
     if (publisher) {
       EXPECT_TRUE(publisher->AfterStep(steps));
@@ -134,10 +138,13 @@ class TestTrainer {
 // An engine with its own BF16 tensors, started from `weights`; the tied head is its own copy when asked for.
 class TestEngine {
  public:
-  TestEngine(const std::map<std::string, std::vector<uint16_t>>& weights, std::shared_ptr<Store> store, Clock& clock,
-             bool clone_head = false, LogSink* log = &NullLog()) {
-    const std::map<std::string, Shape> shapes = {{"embed", {300, 16}}, {"layer.weight", {64, 48}},
-                                                 {"layer.bias", {48}}, {"buffer", {5}}, {"empty", {0, 4}}};
+  TestEngine(const std::map<std::string, std::vector<uint16_t>>& weights, std::shared_ptr<Store> store,
+             Clock& clock, bool clone_head = false, LogSink* log = &NullLog()) {
+    const std::map<std::string, Shape> shapes = {{"embed", {300, 16}},
+                                                 {"layer.weight", {64, 48}},
+                                                 {"layer.bias", {48}},
+                                                 {"buffer", {5}},
+                                                 {"empty", {0, 4}}};
     std::vector<TargetTensor> targets;
     for (const auto& [name, bits] : weights) {
       const auto make = [&] {

@@ -24,8 +24,9 @@ struct Version {
   uint64_t dense = 0;
   uint64_t sent = 0;
   uint64_t total = 0;
-  uint64_t bytes = 0;       // of the update objects written (publisher; an anchor beside them not counted), or read (subscriber)
-  double seconds = 0;       // wall time of the call
+  uint64_t bytes = 0;  // of the update objects written (publisher; an anchor beside them not counted), or
+                       // read (subscriber)
+  double seconds = 0;  // wall time of the call
   std::vector<format::DetectorUse> detectors;
   // Wall seconds by stage, in order; they do not overlap.
   std::vector<std::pair<std::string, double>> stages;
