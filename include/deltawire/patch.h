@@ -10,8 +10,8 @@ namespace deltawire {
 
 // Writes the patch that turns old_path into new_path.
 Expected<VersionInfo> Diff(const std::string& old_path, const std::string& new_path, const std::string& out);
-// Writes the checkpoint that the patch makes of base_path; out must not exist, and nothing appears there unless the
-// result is proved.
+// Writes the checkpoint that the patch makes of base_path; out must not exist, and nothing appears there
+// unless the result is proved.
 Expected<VersionInfo> Apply(const std::string& base_path, const std::string& patch, const std::string& out);
 
 }  // namespace deltawire

@@ -22,16 +22,16 @@ struct SourceTensor {
   std::string name;                  // as the checkpoint names it
   std::vector<std::string> aliases;  // other names of the same storage (ties)
   const void* data = nullptr;
-  std::string dtype;                 // safetensors spelling: "F32", "BF16", ...
+  std::string dtype;  // safetensors spelling: "F32", "BF16", ...
   std::vector<uint64_t> shape;
-  std::vector<int64_t> strides;      // in elements; empty: row-major
-  std::string served_dtype;          // what engines hold; empty: dtype
+  std::vector<int64_t> strides;  // in elements; empty: row-major
+  std::string served_dtype;      // what engines hold; empty: dtype
   Detector detector = Detector::kSnapshot;
-  uint64_t step = 0;                 // kInversion: the optimizer's counter for this tensor now
+  uint64_t step = 0;  // kInversion: the optimizer's counter for this tensor now
 };
 
-// One AdamW step (decoupled decay) of one tensor, with the numbers that the step used. m and v: F32, row-major, the
-// tensor's element count, after the step.
+// One AdamW step (decoupled decay) of one tensor, with the numbers that the step used. m and v: F32,
+// row-major, the tensor's element count, after the step.
 struct AdamwStep {
   size_t tensor = 0;  // index in the list given to Open
   double lr = 0;
@@ -45,13 +45,13 @@ struct AdamwStep {
 };
 
 struct PublishOptions {
-  std::string url;               // a folder, or "file:///folder"
-  std::string run;               // the run's identity; empty: a random one
-  bool resume = false;           // go on with the run that is there
-  std::string base;              // checkpoint that engines have already; empty: version 0 is written whole
+  std::string url;      // a folder, or "file:///folder"
+  std::string run;      // the run's identity; empty: a random one
+  bool resume = false;  // go on with the run that is there
+  std::string base;     // checkpoint that engines have already; empty: version 0 is written whole
   std::vector<std::string> codings = {"step"};  // "step", "absolute"
-  uint64_t anchor_every = 0;     // a full checkpoint beside every Nth version; 0: only where needed
-  int threads = 0;               // 0: one per hardware thread
+  uint64_t anchor_every = 0;  // a full checkpoint beside every Nth version; 0: only where needed
+  int threads = 0;            // 0: one per hardware thread
 };
 
 // One thread at a time; the tensors must not be written during a call.
@@ -68,8 +68,8 @@ class Publisher {
   // Around every optimizer step.
   Expected<Done> BeforeStep();
   Expected<Done> AfterStep(const std::vector<AdamwStep>& steps);
-  // The present weights as the next version, durable when this returns. On error nothing is lost: the next publish
-  // carries these changes too.
+  // The present weights as the next version, durable when this returns. On error nothing is lost: the next
+  // publish carries these changes too.
   Expected<VersionInfo> Publish();
   // A full checkpoint of the newest version; the weights must still be that version's.
   Expected<Done> WriteAnchor();

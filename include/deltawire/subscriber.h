@@ -21,14 +21,16 @@ struct EngineTensor {
   std::vector<int64_t> strides;  // in elements; empty: row-major
 };
 
-// One thread at a time. Only Commit, Update and Rollback write the tensors. After an error other than "unusable" the
-// engine holds what it held before.
+// One thread at a time. Only Commit, Update and Rollback write the tensors. After an error other than
+// "unusable" the engine holds what it held before.
 class Subscriber {
  public:
   // Does not touch the store: an engine may start before its trainer.
-  static Expected<Subscriber> Open(const std::string& url, const std::vector<EngineTensor>& tensors, int threads = 0);
+  static Expected<Subscriber> Open(const std::string& url, const std::vector<EngineTensor>& tensors,
+                                   int threads = 0);
   // A checkpoint folder or file, patched in place; a commit that a crash interrupted is finished first.
-  static Expected<Subscriber> OpenCheckpoint(const std::string& url, const std::string& path, int threads = 0);
+  static Expected<Subscriber> OpenCheckpoint(const std::string& url, const std::string& path,
+                                             int threads = 0);
   ~Subscriber();
   Subscriber(Subscriber&&) noexcept;
   Subscriber& operator=(Subscriber&&) noexcept;
