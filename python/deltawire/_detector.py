@@ -54,6 +54,8 @@ def group_refusal(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> st
             return f"its parameter group has {flag}=True"
     if not group.get("decoupled_weight_decay", True):
         return "its parameter group has decoupled_weight_decay=False"
+    if not float(group["eps"]) > 0:
+        return "its parameter group has eps=0"
     return ""
 
 

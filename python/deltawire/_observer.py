@@ -65,6 +65,9 @@ class OptimizerHooks:
             if (target := ref()) is not None:
                 target.before_step()
                 self._hypers = capture(self.optimizer)
+                if not self._is_last():
+                    # It may edit weights or hyperparameters between here and the update.
+                    self._hypers = dict.fromkeys(self._hypers, "another step pre-hook runs after deltawire's")
 
         def before(
             optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -82,6 +85,10 @@ class OptimizerHooks:
         def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             hypers, self._hypers = self._hypers, None
             if hypers is not None and (target := ref()) is not None:
+                now = capture(self.optimizer)
+                for parameter, used in hypers.items():
+                    if now.get(parameter) != used and not isinstance(used, str):
+                        hypers[parameter] = "its hyperparameters changed during the step"
                 target.after_step(optimizer, hypers)
 
         self._handles = [
@@ -101,6 +108,10 @@ class OptimizerHooks:
             hooks = getattr(self.optimizer, name, None)
             if hooks is not None and handle.id in hooks:
                 hooks.move_to_end(handle.id, last=last)
+
+    def _is_last(self) -> bool:
+        hooks = getattr(self.optimizer, "_optimizer_step_pre_hooks", None)
+        return not hooks or not self._handles or next(reversed(hooks)) == self._handles[0].id
 
     def detach(self) -> None:
         for handle in self._handles:

@@ -17,6 +17,8 @@ from ._types import Version, version_metrics
 if TYPE_CHECKING:
     import torch
 
+    from ._tensors import Placement
+
 
 class Subscriber:
     """Keeps a target at one version of a run, known by number and digest, and moves it to newer ones.
@@ -40,8 +42,10 @@ class Subscriber:
         threads: int = 0,
         _backend: str = "auto",
     ) -> None:
-        self._calls = Calls("subscriber", self._raise_what_ended_following)
+        self._calls = Calls("subscriber", self._before_call)
         self._follower: Follower | None = None
+        self._module: torch.nn.Module | None = None
+        self._places: dict[str, Placement] = {}
         targets: list[tuple[str, _core.Tensor]] = []
         folder = None
         on_host = True
@@ -49,10 +53,12 @@ class Subscriber:
             folder = os.fspath(target)
         else:
             from ._model import all_names, unwrap
-            from ._tensors import Views
+            from ._tensors import Views, placement
 
             views = Views(torch_ops=_backend == "torch")
-            named = all_names(unwrap(target))
+            self._module = unwrap(target)
+            named = all_names(self._module)
+            self._places = {name: placement(tensor) for name, tensor in named}
             targets = [(name, views.of(name, tensor)) for name, tensor in named]
             on_host = _backend != "torch" and all(tensor.device.type == "cpu" for _, tensor in named)
         self._core = _core.Subscriber(
@@ -192,6 +198,29 @@ class Subscriber:
         live = self._core.version
         self._version = None if live is None else self._last
         return self._last
+
+    def _before_call(self) -> None:
+        self._raise_what_ended_following()
+        self._check_places()
+
+    def _check_places(self) -> None:
+        """What the module computes with must be what this subscriber writes."""
+        if self._module is None:
+            return
+        from ._model import all_names
+        from ._tensors import placement
+
+        now = {name: placement(tensor) for name, tensor in all_names(self._module)}
+        if now == self._places:
+            return
+        names = now.keys() | self._places.keys()
+        moved = sorted(name for name in names if now.get(name) != self._places.get(name))
+        first = ", ".join(moved[:3]) + (", ..." if len(moved) > 3 else "")
+        raise make(
+            "mismatch",
+            f"{len(moved)} tensors of the engine are not where they were when the subscriber was opened ({first}): "
+            "p.data = ..., model.to(), an untied weight. Updates would not reach them: open a new subscriber",
+        )
 
     def _raise_what_ended_following(self) -> None:
         if self._follower is not None and not self._follower._is_this_thread():

@@ -9,7 +9,6 @@ namespace deltawire {
 
 struct Publisher::State {
   std::vector<SourceTensor> tensors;
-  std::optional<pubsub::Checkpoint> base;
   std::unique_ptr<pubsub::Publisher> publisher;
   VersionInfo opened;
 };
@@ -71,10 +70,7 @@ Expected<Publisher> Publisher::Open(const PublishOptions& options, const std::ve
   state->tensors = tensors;
   const auto open = [&]() -> Status {
     DELTAWIRE_ASSIGN(pubsub::PublisherOptions internal, ToOptions(options));
-    if (!options.base.empty()) {
-      DELTAWIRE_ASSIGN(state->base, pubsub::Checkpoint::Open(options.base));
-      internal.base = &*state->base;
-    }
+    internal.base = options.base;
     std::vector<pubsub::PublishedTensor> published;
     for (const SourceTensor& tensor : tensors) {
       DELTAWIRE_ASSIGN(auto entry, ToPublished(tensor));

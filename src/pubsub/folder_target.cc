@@ -16,6 +16,19 @@ namespace {
 
 namespace fs = std::filesystem;
 
+// A run's anchor is what everybody else starts from: patched in place it would be lost. A copy of it is fine.
+Status RefuseAnchor(const std::string& path) {
+  std::error_code error;
+  const fs::path folder = fs::is_directory(path, error) ? fs::path(path) : fs::absolute(path).parent_path();
+  const fs::path real = fs::weakly_canonical(folder, error);
+  const fs::path run = real.parent_path().parent_path();
+  if (real.parent_path().filename() != "anchors" || !fs::is_directory(run / "manifests", error)) return {};
+  return Fail(
+      Code::kInvalidArgument,
+      "{} is an anchor of a run, which a receiver must not patch; copy it, or follow into a new folder",
+      path);
+}
+
 }  // namespace
 
 Result<std::unique_ptr<FolderTarget>> FolderTarget::Open(const std::string& path) {
@@ -24,6 +37,7 @@ Result<std::unique_ptr<FolderTarget>> FolderTarget::Open(const std::string& path
   target->state_folder_ =
       fs::is_directory(path, error) ? (fs::path(path) / ".deltawire").string() : path + ".deltawire";
   if (!fs::exists(path, error)) return Fail(Code::kNotFound, "{} does not exist", path);
+  DELTAWIRE_TRY(RefuseAnchor(path));
   DELTAWIRE_TRY(target->Lock());
   DELTAWIRE_ASSIGN(target->checkpoint_, Checkpoint::Open(path, true));
   DELTAWIRE_TRY(target->Recover());

@@ -160,7 +160,7 @@ TEST_F(FolderTargetTest, VersionZeroIsAPatchOnTheBase) {
   const auto base = Checkpoint::Open(folder);
   ASSERT_TRUE(base);
   PublisherOptions options = trainer_.Options(store_);
-  options.base = &*base;
+  options.base = folder;
   auto publisher = trainer_.Publish(std::move(options));
   ASSERT_TRUE(publisher);
   EXPECT_GT(publisher->opened().sent, 0u);

@@ -21,9 +21,9 @@ struct PatchOptions {
   std::function<void(uint64_t, uint64_t)> progress;
 };
 
-// Writes to `out` (atomically: a temporary file, renamed) the update that turns checkpoint `old_path` into
-// `new_path`. Both are mapped; heap is O(changes). kMismatch naming tensors when names, shapes or dtypes
-// differ.
+// Writes to `out` (atomically: a temporary file, renamed over what is there; never over or into an input) the
+// update that turns checkpoint `old_path` into `new_path`. Both are mapped; heap is O(changes). kMismatch
+// naming tensors when names, shapes or dtypes differ.
 Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& new_path,
                                 const std::string& out, const PatchOptions& options);
 

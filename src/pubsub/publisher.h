@@ -50,8 +50,9 @@ struct PublisherOptions {
   bool single_writer = false;
   std::string cast_rule;                                        // in words, for the inventory
   std::vector<codec::Coding> codings = {codec::Coding::kStep};  // one part each
-  const Checkpoint* base = nullptr;  // what receivers have already; version 0 is a patch on it
-  uint64_t anchor_every = 0;         // a full checkpoint beside every Nth version; 0: only where needed
+  std::string
+      base;  // path of a checkpoint that receivers have already: version 0 is a patch on it; empty: none
+  uint64_t anchor_every = 0;  // a full checkpoint beside every Nth version; 0: only where needed
   uint64_t anchor_shard_bytes = uint64_t{4} << 30;
   std::vector<std::pair<std::string, Bytes>> anchor_files;  // config.json, tokenizer: makes anchors loadable
   device::Backends backends = device::HostBackends();

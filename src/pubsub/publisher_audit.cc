@@ -56,10 +56,14 @@ Result<AuditReport> Publisher::Audit() {
   const sync::VersionRecord& newest = *writer_->newest();
   // From nothing if an anchor allows it, else from the checkpoint that the run was based on.
   auto path = catalog.Plan({.position = {}, .target = newest.number(), .codings = {}});
-  const Checkpoint* base = nullptr;
-  if (!path && options_.base != nullptr) {
+  std::optional<Checkpoint> base;
+  Digest base_digest;
+  if (!path && !options_.base.empty()) {
     DELTAWIRE_ASSIGN(const auto zero, catalog.Load(0));
-    base = options_.base;
+    base_digest = zero.manifest.base.digest;
+    DELTAWIRE_ASSIGN(base, Checkpoint::Open(options_.base));
+    DELTAWIRE_TRY(format::CompareTensors(inventory_, base->Specs(), "base " + options_.base,
+                                         format::ExtraTensors::kRefuse));
     path = catalog.Plan(
         {.position = {std::nullopt, zero.manifest.base.digest}, .target = newest.number(), .codings = {}});
   }
@@ -93,17 +97,21 @@ Result<AuditReport> Publisher::Audit() {
   report.number = newest.number();
   report.tensors = inventory_.tensors.size();
   std::mutex mutex;
+  Digest base_found;
   const auto compare = [&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
     const Box& box = watch.boxes()[block];
     const uint32_t width = DtypeBytes(watch.served());
     const auto cast = device::CastOfWidth(width);
     const uint64_t key = DigestKey(watch.name());
     Bytes rebuilt(ElementCount(box) * width);
-    if (base != nullptr) {
+    Digest start;
+    if (base) {
       const auto& spec = inventory_.tensors[tensor];
       const TensorView* view = base->Find(spec.name);
       for (size_t i = 0; view == nullptr && i < spec.aliases.size(); ++i) view = base->Find(spec.aliases[i]);
-      device::Block(options_.backends, *view, box, cast, key).Read(rebuilt);
+      const device::Block stored(options_.backends, *view, box, cast, key);
+      stored.Read(rebuilt);
+      start = stored.DigestOf(rebuilt);
     } else {
       DELTAWIRE_TRY(replay.anchor->ReadBox(tensor, box, rebuilt));
     }
@@ -117,6 +125,7 @@ Result<AuditReport> Publisher::Audit() {
       different += std::memcmp(live.data() + at, rebuilt.data() + at, width) != 0 ? 1 : 0;
     }
     const std::lock_guard lock(mutex);
+    base_found += start;
     report.elements += live.size() / width;
     report.compared += unmoved ? live.size() / width : 0;
     report.different += different;
@@ -127,6 +136,13 @@ Result<AuditReport> Publisher::Audit() {
     return {};
   };
   DELTAWIRE_TRY(ForEachBlock(compare));
+  if (base && base_found != base_digest) {
+    return Fail(Code::kWrongBase,
+                "the base {} no longer holds what version 0 started from (state {}, not {}), perhaps because "
+                "an engine "
+                "follows the run in that folder; audit after anchor(), or give the base back",
+                options_.base, base_found.Hex(), base_digest.Hex());
+  }
   return report;
 }
 

@@ -7,7 +7,7 @@
 namespace deltawire::pubsub {
 
 Result<Publisher::Collected> Publisher::CompareWithBase() {
-  const Checkpoint& base = *options_.base;
+  DELTAWIRE_ASSIGN(const Checkpoint base, Checkpoint::Open(options_.base));
   std::vector<format::TensorSpec> specs = base.Specs();
   DELTAWIRE_TRY(
       format::CompareTensors(inventory_, specs, "base " + base.path(), format::ExtraTensors::kRefuse));
@@ -68,7 +68,7 @@ Result<Publisher::Collected> Publisher::CompareWithBase() {
 
 Result<Version> Publisher::PublishZero() {
   DELTAWIRE_TRY(writer_->PutInventory(inventory_));
-  if (options_.base != nullptr) {
+  if (!options_.base.empty()) {
     DELTAWIRE_ASSIGN(const Collected collected, CompareWithBase());
     const format::BaseRef base{.kind = format::BaseRef::Kind::kCheckpoint,
                                .number = 0,

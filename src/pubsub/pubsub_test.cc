@@ -341,6 +341,39 @@ TEST_F(PubSub, STO_04_AMissingOrDamagedPartIsGoneRoundOrNamed) {
   EXPECT_EQ(engine.Holds(), trainer_.Served());
 }
 
+TEST_F(PubSub, TheSameNumberWithOtherBitsIsNotTheSameVersion) {
+  auto publisher = trainer_.Publish(trainer_.Options(store_));
+  trainer_.Step(publisher.get());
+  ASSERT_TRUE(publisher->Publish());
+  TestEngine engine = Engine();
+  ASSERT_TRUE(engine->Update());
+  publisher.reset();
+  // Version 1 is lost from the store; the trainer goes on and publishes the number again.
+  ASSERT_TRUE(store_->Delete("manifests/00000001.json"));
+  trainer_.Step(nullptr);
+  PublisherOptions options = trainer_.Options(store_);
+  options.resume = true;
+  publisher = trainer_.Publish(std::move(options));
+  ASSERT_EQ(publisher->opened().number, 1u);
+  const auto updated = engine->Update();
+  ASSERT_TRUE(updated) << updated.error().message();
+  EXPECT_EQ(engine.Holds(), trainer_.Served());
+  EXPECT_FALSE(updated->notes.empty());
+
+  // Another run under the same numbers is refused by name.
+  const auto before = engine.Holds();
+  const auto objects = *store_->List("");
+  for (const auto& object : objects) ASSERT_TRUE(store_->Delete(object.name));
+  TestTrainer other(77);
+  auto foreign = other.Publish(other.Options(store_));
+  other.Step(foreign.get());
+  ASSERT_TRUE(foreign->Publish());
+  const auto refused = engine->Update();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().code(), Code::kWrongRun) << refused.error().message();
+  EXPECT_EQ(engine.Holds(), before);
+}
+
 TEST_F(PubSub, VER_12_AnOldRunInThePlaceIsNotContinuedByAccident) {
   {
     trainer_.Publish(trainer_.Options(store_));

@@ -22,6 +22,40 @@ bool SameElements(const TensorView& a, const TensorView& b) {
          a.strides == b.strides;
 }
 
+// Different tensors of the run must not share memory in the receiver: writing one would change the other.
+// Exact for row-major views; a strided view counts only where another starts at its very first byte.
+Status CheckApart(const format::Inventory& inventory, const std::vector<delta::ReplicaTensor>& tensors) {
+  struct Span {
+    void* memory;
+    uint64_t begin;
+    uint64_t end;
+    uint32_t tensor;
+  };
+  std::vector<Span> spans;
+  for (uint32_t i = 0; i < tensors.size(); ++i) {
+    for (const TensorView& view : tensors[i].views) {
+      const uint64_t count = ElementCount(view.shape).value_or(0);
+      if (count == 0) continue;
+      const uint64_t bytes = view.IsRowMajor() ? count * DtypeBytes(view.dtype) : 1;
+      spans.push_back({view.memory->handle(), view.offset_bytes, view.offset_bytes + bytes, i});
+    }
+  }
+  std::sort(spans.begin(), spans.end(), [](const Span& a, const Span& b) {
+    return std::pair(a.memory, a.begin) < std::pair(b.memory, b.begin);
+  });
+  for (size_t i = 1; i < spans.size(); ++i) {
+    const Span& before = spans[i - 1];
+    if (before.memory != spans[i].memory || before.end <= spans[i].begin || before.tensor == spans[i].tensor)
+      continue;
+    return Fail(Code::kMismatch,
+                "the receiver keeps {} and {} in the same memory, but the run serves them as different "
+                "tensors; give each "
+                "its own storage (untie them)",
+                inventory.tensors[before.tensor].name, inventory.tensors[spans[i].tensor].name);
+  }
+  return {};
+}
+
 }  // namespace
 
 Subscriber::Subscriber(SubscriberOptions options, std::vector<TargetTensor> targets)
@@ -60,7 +94,6 @@ Status Subscriber::Attach() {
   std::vector<delta::ReplicaTensor> tensors(inventory->tensors.size());
   std::vector<format::TensorSpec> specs;
   std::vector<std::string> unmanaged;
-  std::map<std::pair<void*, uint64_t>, uint32_t> owner;  // by first byte
   for (const TargetTensor& target : targets_) {
     const auto known = index.find(target.name);
     if (known == index.end()) {
@@ -72,18 +105,9 @@ Status Subscriber::Attach() {
     const bool seen = std::any_of(views.begin(), views.end(),
                                   [&](const TensorView& view) { return SameElements(view, target.view); });
     if (!seen) views.push_back(target.view);
-    if (ElementCount(target.view.shape).value_or(0) == 0) continue;
-    const auto [first, fresh] =
-        owner.try_emplace({target.view.memory->handle(), target.view.offset_bytes}, known->second);
-    if (!fresh && first->second != known->second) {
-      return Fail(Code::kMismatch,
-                  "the receiver keeps {} and {} in the same memory, but the run serves them as different "
-                  "tensors; untie "
-                  "them in the engine",
-                  inventory->tensors[first->second].name, inventory->tensors[known->second].name);
-    }
   }
   DELTAWIRE_TRY(format::CompareTensors(*inventory, specs, "the receiver", format::ExtraTensors::kAllow));
+  DELTAWIRE_TRY(CheckApart(*inventory, tensors));
   auto grid = std::make_unique<delta::GridIndex>(*inventory);
   DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(options_.backends, *inventory, *grid,
                                                         std::move(tensors), options_.parallel));
@@ -121,9 +145,17 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
   } else {
     DELTAWIRE_ASSIGN(target, catalog_.Newest());
   }
+  std::string replaced;
   if (version_ && version_->number == target) {
-    staged_ = version_;
-    return *staged_;
+    // The same number is not yet the same version: a store may have been restored, emptied or taken over.
+    DELTAWIRE_ASSIGN(const auto record, catalog_.Load(target));
+    if (record.manifest.digest == version_->digest) {
+      staged_ = version_;
+      return *staged_;
+    }
+    replaced = fmt::format("version {} in the store has state {}, the version {} committed here had {}",
+                           target, record.manifest.digest.Hex(), target, version_->digest.Hex());
+    options_.log->Log(LogLevel::kWarning, replaced);
   }
 
   sync::PathRequest request{
@@ -153,6 +185,7 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
       broken.push_back(failed->record.number());
     }
   }
+  if (!replaced.empty()) staged->notes.push_back(replaced);
   if (first) staged->notes.push_back(first->message());
   staged->seconds = watch.Seconds();
   staged_ = *staged;
@@ -246,7 +279,7 @@ Status Subscriber::WriteObserved(const Version& version, bool undo) {
 Result<Version> Subscriber::Commit() {
   if (!staged_) return Fail(Code::kInvalidArgument, "nothing is staged; call stage() first");
   Version version = *std::exchange(staged_, std::nullopt);
-  if (version_ && version_->number == version.number) return version;
+  if (version_ && version_->number == version.number && version_->digest == version.digest) return version;
   const Stopwatch watch(*options_.clock);
   if (auto status = WriteObserved(version, false); !status) {
     if (!unusable_) staged_ = std::move(version);  // cancelled before the first write

@@ -101,11 +101,7 @@ std::unique_ptr<PublisherHandle> OpenPublisher(
   }
   handle->publisher = OrThrow(WithoutGil([&]() -> Result<std::unique_ptr<pubsub::Publisher>> {
     DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
-    std::optional<pubsub::Checkpoint> checkpoint;
-    if (base) {
-      DELTAWIRE_ASSIGN(checkpoint, pubsub::Checkpoint::Open(*base));
-      options.base = &*checkpoint;
-    }
+    options.base = base.value_or("");
     return pubsub::Publisher::Open(std::move(options), std::move(published));
   }));
   return handle;

@@ -58,7 +58,7 @@ Status Publish(int argc, char** argv) {
   }
   DELTAWIRE_ASSIGN(options.store, OpenStore(argv[at++], true));
   DELTAWIRE_ASSIGN(const auto first, pubsub::Checkpoint::Open(argv[at++]));
-  if (with_base) options.base = &first;
+  if (with_base) options.base = first.path();
   options.cast_rule = "as stored";
   Live live;
   for (const auto& tensor : first.tensors()) {
