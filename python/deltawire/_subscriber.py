@@ -218,8 +218,8 @@ class Subscriber:
         first = ", ".join(moved[:3]) + (", ..." if len(moved) > 3 else "")
         raise make(
             "mismatch",
-            f"{len(moved)} tensors of the engine are not where they were when the subscriber was opened ({first}): "
-            "p.data = ..., model.to(), an untied weight. Updates would not reach them: open a new subscriber",
+            f"{len(moved)} tensors of the engine are not where they were when the subscriber was opened "
+            f"({first}): p.data = ..., model.to(), an untied weight. Updates would not reach them: open a new subscriber",
         )
 
     def _raise_what_ended_following(self) -> None:
