@@ -219,8 +219,8 @@ class Subscriber:
         raise make(
             "mismatch",
             f"{len(moved)} tensors of the engine are not where they were when the subscriber was opened "
-            f"({first}): p.data = ..., model.to(), an untied weight. Updates would not reach them: open a new "
-            "subscriber",
+            f"({first}): p.data = ..., model.to(), an untied weight. Updates would not reach them: open a "
+            "new subscriber",
         )
 
     def _raise_what_ended_following(self) -> None:
