@@ -106,7 +106,7 @@ TEST_F(PublicApi, BadInputIsNamed) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code, "invalid_argument");
   EXPECT_NE(refused.error().message.find("FLOAT"), std::string::npos);
-  EXPECT_FALSE(deltawire::Diff("/nonexistent/a", "/nonexistent/b", (root_ / "p").string()));
+  EXPECT_FALSE(deltawire::Diff((root_ / "a").string(), (root_ / "b").string(), (root_ / "p").string()));
 }
 
 }  // namespace

@@ -120,7 +120,7 @@ Status WriteJournal(const std::string& path, const CommitObserver::Write& write)
     ++next;
   }
   const Hash128 digest = hash.Finish();
-  pieces.push_back(digest);
+  pieces.emplace_back(digest);
   return WriteFileDurably(path, pieces);
 }
 

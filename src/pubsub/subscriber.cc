@@ -324,9 +324,9 @@ Status Subscriber::Verify() {
 
 Result<std::optional<uint64_t>> Subscriber::NewerVersion(std::optional<uint64_t> than,
                                                          const sync::WaitOptions& wait,
-                                                         std::stop_token cancel) const {
+                                                         const std::stop_token& cancel) const {
   sync::Catalog catalog(options_.store, options_.run);
-  return sync::WaitForNewer(catalog, than, wait, *options_.clock, std::move(cancel));
+  return sync::WaitForNewer(catalog, than, wait, *options_.clock, cancel);
 }
 
 }  // namespace deltawire::pubsub

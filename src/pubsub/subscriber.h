@@ -96,7 +96,7 @@ class Subscriber {
   // Waits for a version above `than` (nullopt: any). Touches nothing of this object: thread-safe beside all
   // else.
   Result<std::optional<uint64_t>> NewerVersion(std::optional<uint64_t> than, const sync::WaitOptions& wait,
-                                               std::stop_token cancel = {}) const;
+                                               const std::stop_token& cancel = {}) const;
 
   // Updates refused since Open because the result would have been wrong.
   uint64_t refusals() const { return refusals_; }

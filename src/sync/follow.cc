@@ -12,7 +12,7 @@ constexpr int64_t kSlice = 100;
 
 Result<std::optional<uint64_t>> WaitForNewer(Catalog& catalog, std::optional<uint64_t> than,
                                              const WaitOptions& options, Clock& clock,
-                                             std::stop_token cancel) {
+                                             const std::stop_token& cancel) {
   if (options.timeout_ms < 0 || options.poll_ms < 1)
     return Fail(Code::kInvalidArgument,
                 "waiting for a version with timeout_ms {} and poll_ms {}; expected >= 0 and >= 1",

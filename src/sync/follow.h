@@ -22,6 +22,6 @@ struct WaitOptions {
 // cancelled.
 Result<std::optional<uint64_t>> WaitForNewer(Catalog& catalog, std::optional<uint64_t> than,
                                              const WaitOptions& options, Clock& clock,
-                                             std::stop_token cancel = {});
+                                             const std::stop_token& cancel = {});
 
 }  // namespace deltawire::sync
