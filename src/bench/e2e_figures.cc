@@ -199,7 +199,7 @@ void AddMemory(Report& report, const std::string& name, const std::optional<uint
 }  // namespace
 
 Status AddEndToEndFigures(const Settings& settings, Report& report) {
-  Trainer trainer(settings.quick ? kTiny : kSmolLm2_135M, Parallel(settings.threads));
+  Trainer trainer(settings.quick ? kTiny : kSmolLm135M, Parallel(settings.threads));
   return ForEachWidth(settings, [&](int threads, const std::string& suffix) -> Status {
     DELTAWIRE_ASSIGN(Run run, PublishAndFollow(settings, trainer, threads));
     std::sort(run.versions.begin(), run.versions.end(),

@@ -1,6 +1,7 @@
 // deltawire_bench: prints every figure as a ratio to a floor measured in the same run.
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 
 #include "base/parallel.h"
@@ -63,4 +64,11 @@ int Main(int argc, char** argv) {
 }  // namespace
 }  // namespace deltawire::bench
 
-int main(int argc, char** argv) { return deltawire::bench::Main(argc, argv); }
+int main(int argc, char** argv) {
+  try {
+    return deltawire::bench::Main(argc, argv);
+  } catch (const std::exception& error) {  // no memory, or a bug
+    std::fprintf(stderr, "deltawire_bench: %s\n", error.what());
+    return 5;
+  }
+}

@@ -15,7 +15,7 @@ namespace deltawire::bench {
 struct ModelShape {
   uint64_t vocabulary, hidden, key_value, inner, layers;
 };
-inline constexpr ModelShape kSmolLm2_135M{49152, 576, 192, 1536, 30};  // 134,515,008 elements, head tied
+inline constexpr ModelShape kSmolLm135M{49152, 576, 192, 1536, 30};  // 134,515,008 elements, head tied
 inline constexpr ModelShape kTiny{2048, 192, 64, 512, 2};
 
 class Trainer {

@@ -16,7 +16,7 @@ constexpr uint64_t kDenseShare = 3;
 }  // namespace
 
 Replica::Replica(const device::Backends& backends, const format::Inventory& inventory, const GridIndex& grid,
-                 std::vector<ReplicaTensor> tensors, Parallel parallel)
+                 std::vector<ReplicaTensor> tensors, const Parallel& parallel)
     : backends_(&backends),
       inventory_(&inventory),
       grid_(&grid),
@@ -31,7 +31,7 @@ Replica::Replica(const device::Backends& backends, const format::Inventory& inve
 
 Result<Replica> Replica::Attach(const device::Backends& backends, const format::Inventory& inventory,
                                 const GridIndex& grid, std::vector<ReplicaTensor> tensors,
-                                Parallel parallel) {
+                                const Parallel& parallel) {
   for (uint32_t i = 0; i < tensors.size(); ++i) {
     const auto& expected = inventory.tensors[i];
     if (tensors[i].views.empty()) {

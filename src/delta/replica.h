@@ -33,7 +33,8 @@ class Replica {
   // shape is not the inventory's, or copies of one tensor differ from each other; kInvalidArgument when a
   // view can't be written. inventory, grid and backends outlive the replica.
   static Result<Replica> Attach(const device::Backends& backends, const format::Inventory& inventory,
-                                const GridIndex& grid, std::vector<ReplicaTensor> tensors, Parallel parallel);
+                                const GridIndex& grid, std::vector<ReplicaTensor> tensors,
+                                const Parallel& parallel);
 
   // State digest of the live bits, as proved at attach and at each commit since; and of one tensor.
   const Digest& digest() const { return live_; }
@@ -80,7 +81,7 @@ class Replica {
 
  private:
   Replica(const device::Backends& backends, const format::Inventory& inventory, const GridIndex& grid,
-          std::vector<ReplicaTensor> tensors, Parallel parallel);
+          std::vector<ReplicaTensor> tensors, const Parallel& parallel);
 
   device::Block At(uint32_t tensor, uint32_t block, size_t view) const;
   std::string Where(uint32_t tensor, uint32_t block) const;
