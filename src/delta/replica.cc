@@ -280,7 +280,8 @@ Status Replica::StageFull(const ReadBlock& read, const std::vector<Digest>& expe
   }
   staged_.clear();
   for (size_t i = 0; i < places.size(); ++i) {
-    if (!results[i]->dense && results[i]->positions.empty()) continue;
+    const bool as_proved = results[i]->after == blocks_[places[i].tensor][places[i].block];
+    if (!results[i]->dense && results[i]->positions.empty() && as_proved) continue;
     staged_[{places[i].tensor, places[i].block}] = *std::move(results[i]);
   }
   staged_digest_ = std::accumulate(found.begin(), found.end(), Digest{});

@@ -183,6 +183,24 @@ TEST_F(PubSub, AFlippedBitInAnEngineIsFoundAndRepaired) {
   EXPECT_TRUE(engine->Verify());
 }
 
+TEST_F(PubSub, AfterAFailedVerifyOnlyAFullStateIsTaken) {
+  auto publisher = trainer_.Publish(trainer_.Options(store_));
+  TestEngine engine = Engine();
+  ASSERT_TRUE(engine->Update());
+  for (const bool stepped : {false, true}) {
+    if (stepped) {
+      trainer_.Step(publisher.get());
+      ASSERT_TRUE(publisher->Publish());
+    }
+    engine.Bits("buffer")[1] ^= 1;  // no step touches it
+    ASSERT_FALSE(engine->Verify());
+    const auto updated = engine->Update();
+    ASSERT_TRUE(updated) << updated.error().message();
+    EXPECT_EQ(engine.Holds(), trainer_.Served());
+    EXPECT_TRUE(engine->Verify());
+  }
+}
+
 TEST_F(PubSub, BackgroundUploadsArePublishedInOrder) {
   auto publisher = trainer_.Publish(trainer_.Options(store_));
   TestEngine engine = Engine();

@@ -146,7 +146,7 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
     DELTAWIRE_ASSIGN(target, catalog_.Newest());
   }
   std::string replaced;
-  if (version_ && version_->number == target) {
+  if (version_ && !in_doubt_ && version_->number == target) {
     // The same number is not yet the same version: a store may have been restored, emptied or taken over.
     DELTAWIRE_ASSIGN(const auto record, catalog_.Load(target));
     if (record.manifest.digest == version_->digest) {
@@ -162,6 +162,7 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
       .position = {version_ ? std::optional<uint64_t>(version_->number) : std::nullopt, replica_->digest()},
       .target = target,
       .codings = options_.codings};
+  if (in_doubt_) request.position = {};  // only a full state is safe on bits that are not known
   std::optional<Error> first;
   Result<Version> staged;
   for (;;) {
@@ -279,12 +280,14 @@ Status Subscriber::WriteObserved(const Version& version, bool undo) {
 Result<Version> Subscriber::Commit() {
   if (!staged_) return Fail(Code::kInvalidArgument, "nothing is staged; call stage() first");
   Version version = *std::exchange(staged_, std::nullopt);
-  if (version_ && version_->number == version.number && version_->digest == version.digest) return version;
+  if (version_ && !in_doubt_ && version_->number == version.number && version_->digest == version.digest)
+    return version;
   const Stopwatch watch(*options_.clock);
   if (auto status = WriteObserved(version, false); !status) {
     if (!unusable_) staged_ = std::move(version);  // cancelled before the first write
     return Fail(status.error());
   }
+  in_doubt_ = false;
   version.stages.emplace_back("commit", watch.Seconds());
   previous_ = std::exchange(version_, version);
   pinned_ = false;
@@ -319,7 +322,9 @@ Result<Version> Subscriber::Rollback() {
 
 Status Subscriber::Verify() {
   if (!replica_) DELTAWIRE_TRY(Attach());
-  return replica_->Verify();
+  Status verified = replica_->Verify();
+  if (!verified && verified.error().code() == Code::kUnusable) in_doubt_ = true;
+  return verified;
 }
 
 Result<std::optional<uint64_t>> Subscriber::NewerVersion(std::optional<uint64_t> than,

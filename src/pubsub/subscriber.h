@@ -90,7 +90,8 @@ class Subscriber {
   bool pinned() const { return pinned_; }
   void Unpin() { pinned_ = false; }
 
-  // Re-reads every live bit. kUnusable names what differs.
+  // Re-reads every live bit. kUnusable names what differs; the next Stage then takes a full state (an
+  // anchor), or fails.
   Status Verify();
 
   // Waits for a version above `than` (nullopt: any). Touches nothing of this object: thread-safe beside all
@@ -125,6 +126,7 @@ class Subscriber {
   std::optional<Version> previous_;  // what Rollback goes back to
   bool pinned_ = false;
   bool unusable_ = false;
+  bool in_doubt_ = false;  // Verify found other bits: the next update must be a full state
   uint64_t refusals_ = 0;
 };
 
