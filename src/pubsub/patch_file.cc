@@ -217,7 +217,9 @@ Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& 
 }
 
 Result<Version> ApplyPatch(const std::string& base_path, const std::string& patch_path,
-                           const std::string& out, const PatchOptions& options) {
+                           const std::string& out_path, const PatchOptions& options) {
+  std::string out = out_path;  // "OUT/" names the folder OUT
+  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
   const Stopwatch watch(*options.clock);
   std::error_code error;
   if (fs::exists(out, error))
