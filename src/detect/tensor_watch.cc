@@ -4,6 +4,30 @@
 
 namespace deltawire::detect {
 
+namespace {
+
+// One log from the two ascending lists of a change; old_bits: 2 bytes a changed element.
+ChangeLog LogOf(std::span<const uint32_t> changed, ByteSpan old_bits, std::span<const uint32_t> uncertain,
+                std::span<const uint16_t> uncertain_low, std::span<const uint8_t> uncertain_span) {
+  ChangeLog log;
+  log.reserve(changed.size() + uncertain.size());
+  size_t i = 0;
+  size_t j = 0;
+  while (i < changed.size() || j < uncertain.size()) {
+    if (j == uncertain.size() || (i < changed.size() && changed[i] < uncertain[j])) {
+      log.push_back({changed[i], LoadLe<uint16_t>(old_bits.data() + 2 * i), Base::kCertified});
+      ++i;
+    } else {
+      log.push_back(
+          {uncertain[j], uncertain_low[j], uncertain_span[j] == 1 ? Base::kNeighbour : Base::kUnknown});
+      ++j;
+    }
+  }
+  return log;
+}
+
+}  // namespace
+
 std::string_view MethodName(Method method) {
   switch (method) {
     case Method::kInversion: return "inversion";
@@ -95,20 +119,10 @@ Status TensorWatch::InvertBlock(uint32_t block, const StepRecord& record) {
     return live().memory->Check();
   }
   const device::Inversion found = at.InvertAdamw(record.m, record.v, *record.band, &state.fence);
-  ChangeLog step;
-  step.reserve(found.changed.size() + found.uncertain.size());
-  size_t i = 0;
-  size_t j = 0;
-  while (i < found.changed.size() || j < found.uncertain.size()) {
-    if (j == found.uncertain.size() || (i < found.changed.size() && found.changed[i] < found.uncertain[j])) {
-      step.push_back({found.changed[i], found.changed_old[i], Base::kCertified});
-      ++i;
-    } else {
-      step.push_back({found.uncertain[j], found.uncertain_low[j],
-                      found.uncertain_span[j] == 1 ? Base::kNeighbour : Base::kUnknown});
-      ++j;
-    }
-  }
+  const ChangeLog step = LogOf(found.changed,
+                               {reinterpret_cast<const uint8_t*>(found.changed_old.data()),
+                                found.changed_old.size() * sizeof(uint16_t)},
+                               found.uncertain, found.uncertain_low, found.uncertain_span);
   state.pending = Merge(std::move(state.pending), state.small.Reconcile(at, step));
   return live().memory->Check();
 }
@@ -229,22 +243,8 @@ void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
   }
   // Elements that Collect dropped because they had come back to their base need no entry: if they move again,
   // the step that moves them logs that same base.
-  ChangeLog log;
-  log.reserve(change->changed.size() + change->uncertain.size());
-  size_t i = 0;
-  size_t j = 0;
-  while (i < change->changed.size() || j < change->uncertain.size()) {
-    if (j == change->uncertain.size() ||
-        (i < change->changed.size() && change->changed[i] < change->uncertain[j])) {
-      log.push_back(
-          {change->changed[i], LoadLe<uint16_t>(change->old_bits.data() + 2 * i), Base::kCertified});
-      ++i;
-    } else {
-      log.push_back({change->uncertain[j], change->uncertain_low[j],
-                     change->uncertain_span[j] == 1 ? Base::kNeighbour : Base::kUnknown});
-      ++j;
-    }
-  }
+  ChangeLog log = LogOf(change->changed, change->old_bits, change->uncertain, change->uncertain_low,
+                        change->uncertain_span);
   state.pending = Merge(std::move(log), std::move(state.pending));
 }
 
