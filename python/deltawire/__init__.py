@@ -14,6 +14,7 @@ from . import _core
 from ._errors import EngineError, Error, PeerError, RequestError, UpdateError
 from ._files import apply, diff
 from ._follower import Follower
+from ._fp8 import Fp8
 from ._subscriber import Subscriber
 from ._types import AuditReport, DetectorUse, Version
 
@@ -28,6 +29,7 @@ __all__ = [
     "EngineError",
     "Error",
     "Follower",
+    "Fp8",
     "PeerError",
     "Publisher",
     "RequestError",

@@ -18,6 +18,7 @@ from ._detector import choose, unwrap_optimizers
 from ._errors import Error, make
 from ._model import ModelTensor, state_names, unwrap, walk
 from ._observer import Hyper, OptimizerHooks, counters, observed_steps
+from ._quantize import QuantizedWeights
 from ._serving import DtypeRule, ServingRule
 from ._tensors import Placement, Views, placement
 from ._types import AuditReport, Version, version_metrics
@@ -52,11 +53,12 @@ class Publisher:
     Without it a full checkpoint is written. ``detector``: "auto", "inversion" (an error where it can't
     be) or "snapshot". ``dtype``: what engines are served; default BF16 for FP32 parameters, everything
     else as stored. A torch dtype or a name for all floating parameters, or a dict from whole-name
-    patterns to dtypes (None: as stored). ``codings``: "step", "absolute"; one part is written for each.
-    ``run``: identity of the run, random by default. ``resume``: go on with the run that is there; given
-    what ``state_dict()`` returned, only if the weights are the ones of then. ``anchor_every``: a full
-    checkpoint beside every Nth version. ``single_writer``: you vouch that nobody else writes (for stores
-    that can't tell). ``threads``: 0 for one a core.
+    patterns to dtypes (None: as stored; ``Fp8(...)``: quantised on the trainer); the first that matches
+    decides. With ``base``, its dtypes are served, FP8 too. ``codings``: "step", "absolute"; one part is
+    written for each. ``run``: identity of the run, random by default. ``resume``: go on with the run that
+    is there; given what ``state_dict()`` returned, only if the weights are the ones of then.
+    ``anchor_every``: a full checkpoint beside every Nth version. ``single_writer``: you vouch that nobody
+    else writes (for stores that can't tell). ``threads``: 0 for one a core.
 
     Opening publishes version 0, or on resume the version that goes on. Threads: calls are serialised by a
     lock, but nobody may write weights during a call.
@@ -81,16 +83,20 @@ class Publisher:
     ) -> None:
         self._calls = Calls("publisher")
         self._model = unwrap(model)
-        self._tensors = walk(self._model)
-        if not self._tensors:
+        tensors = walk(self._model)
+        if not tensors:
             raise make(
                 "invalid_argument", f"{type(self._model).__name__} has no parameters or buffers to publish"
             )
         base_path = os.fspath(base) if base is not None else None
-        rule = ServingRule(dtype, base_path, self._tensors)
-        served = [rule.served(entry) for entry in self._tensors]
+        rule = ServingRule(dtype, base_path, tensors)
+        self._quantized = QuantizedWeights(tensors, rule.fp8)
+        plain = self._quantized.others
+        served = [rule.served(entry) for entry in plain] + self._quantized.served
         optimizers = unwrap_optimizers(optimizer)
-        self._choices = choose(self._tensors, served, optimizers, detector)
+        self._choices = choose(plain, served[: len(plain)], optimizers, detector)
+        self._choices += self._quantized.choices(detector)
+        self._tensors = plain + self._quantized.entries
         self._views = Views(torch_ops=_backend == "torch")
         self._placements = [placement(entry.tensor) for entry in self._tensors]
         self._names = self._name_places()
@@ -144,8 +150,9 @@ class Publisher:
         """
         with self._calls():
             self._check_model()
+            quantize_seconds = self._quantized.refresh()
             self._core.check_steps(counters(self._choices))
-            self._version = Version._of(self._core.publish(wait))
+            self._version = Version._of(self._core.publish(wait), quantize_seconds)
             for hooks in self._hooks:
                 hooks.keep_order()
             return self._version
@@ -159,12 +166,14 @@ class Publisher:
         """Writes the newest version's full checkpoint. The weights must still be that version's."""
         with self._calls():
             self._check_model()
+            self._quantized.refresh()
             self._core.write_anchor()
 
     def audit(self) -> AuditReport:
         """Rebuilds the newest version from the store and compares it with the live weights, bit by bit."""
         with self._calls():
             self._check_model()
+            self._quantized.refresh()
             return AuditReport._of(self._core.audit())
 
     # State
@@ -196,6 +205,7 @@ class Publisher:
         """To save with the trainer's checkpoint and to give as ``resume=`` later. Reads all weights once."""
         with self._calls():
             self._check_model()
+            self._quantized.refresh()
             run, number, digest = self._core.state()
             return {"run": run, "number": number, "digest": digest}
 
@@ -204,7 +214,8 @@ class Publisher:
         with self._calls.lock:
             out = version_metrics(self._version)
             out |= self._calls.metrics()
-            out["deltawire/memory_bytes"] = 0.0 if self._calls.closed else float(self._core.memory_bytes)
+            held = 0 if self._calls.closed else self._core.memory_bytes + self._quantized.memory_bytes
+            out["deltawire/memory_bytes"] = float(held)
             return out
 
     # Life cycle

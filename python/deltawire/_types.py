@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from . import _core
 
 # Every stage that a publish or an update may go through; metrics have a key for each, always.
-STAGES = ("plan", "stage", "detect", "encode", "write", "anchor", "commit")
+STAGES = ("plan", "stage", "quantize", "detect", "encode", "write", "anchor", "commit")
 
 
 @dataclass(frozen=True)
@@ -49,14 +49,14 @@ class Version:
     """What was out of the ordinary, naming tensors."""
 
     @staticmethod
-    def _of(core: _core.Version) -> Version:
+    def _of(core: _core.Version, quantize_seconds: float = 0.0) -> Version:
         detectors: dict[str, DetectorUse] = {}
         for name, reason, tensors, elements in core.detectors:
             have = detectors.get(name, DetectorUse(0, 0, ()))
             detectors[name] = DetectorUse(
                 have.tensors + tensors, have.elements + elements, (*have.reasons, reason)
             )
-        stages: dict[str, float] = {}
+        stages: dict[str, float] = {"quantize": quantize_seconds} if quantize_seconds else {}
         for name, seconds in core.stages:
             stages[name] = stages.get(name, 0.0) + seconds
         return Version(
@@ -68,7 +68,7 @@ class Version:
             uncertain=core.uncertain,
             total=core.total,
             bytes=core.bytes,
-            seconds=core.seconds,
+            seconds=core.seconds + quantize_seconds,
             detectors=detectors,
             digest=core.digest,
             stages=stages,
