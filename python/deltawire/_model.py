@@ -11,26 +11,28 @@ from typing import Any
 import torch
 
 from ._errors import make
-from ._tensors import check_plain, placement
+from ._frameworks import Reading
+from ._part import Part
+from ._tensors import Placement, check_plain, placement
 
 
 @dataclass
 class ModelTensor:
     name: str
     tensor: torch.Tensor
+    """The elements that this rank holds."""
     is_parameter: bool
     aliases: list[str] = field(default_factory=list)
+    held: torch.Tensor = None  # type: ignore[assignment]
+    """The model's object: the tensor itself, or what a framework keeps in its place."""
+    part: Part = None  # type: ignore[assignment]
+    """Which elements those are; all of them by default."""
 
-
-def unwrap(model: torch.nn.Module) -> torch.nn.Module:
-    """The module behind torch.compile and data-parallel wrappers, whose names are not the checkpoint's."""
-    while True:
-        if isinstance(model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)):
-            model = model.module
-        elif type(model).__name__ == "OptimizedModule" and hasattr(model, "_orig_mod"):
-            model = model._orig_mod  # type: ignore[assignment]
-        else:
-            return model
+    def __post_init__(self) -> None:
+        if self.held is None:
+            self.held = self.tensor
+        if self.part is None:
+            self.part = Part.whole(tuple(self.tensor.shape))
 
 
 def all_names(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
@@ -41,11 +43,12 @@ def all_names(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
 
 
 def state_names(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
-    """The names that the checkpoint has, in order, with the live tensors behind them."""
-    live = {placement(tensor): tensor for _, tensor in all_names(model)}
+    """The names that the checkpoint has, in order, with the model's objects behind them."""
+    # First of all: at this call FSDP2 puts its sharded parameters back where a forward has left whole ones.
+    state = model.state_dict(keep_vars=True)
     ignored = getattr(model, "_keys_to_ignore_on_save", None) or ()
     named = []
-    for name, tensor in model.state_dict(keep_vars=True).items():
+    for name, tensor in state.items():
         if name in ignored:
             continue
         if not isinstance(tensor, torch.Tensor):
@@ -53,35 +56,54 @@ def state_names(model: torch.nn.Module) -> list[tuple[str, torch.Tensor]]:
                 "unsupported",
                 f"state {name} is a {type(tensor).__name__}; a published state is all tensors",
             )
-        check_plain(name, tensor)
-        if placement(tensor) not in live:
-            raise make(
-                "unsupported",
-                f"tensor {name}: state_dict() gives a copy, not the live tensor; publish the module inside",
-            )
         named.append((name, tensor))
     return named
 
 
-def walk(model: torch.nn.Module) -> list[ModelTensor]:
+def live_names(
+    model: torch.nn.Module, reading: Reading
+) -> dict[str, tuple[torch.Tensor, torch.Tensor, Part]]:
+    """By the checkpoint's names: the model's object, this rank's elements of it, and which these are."""
+    named = {}
+    for name, held in state_names(model):
+        tensor, part = reading.read(name, held)
+        check_plain(name, tensor)
+        named[name] = (held, tensor, part)
+    known = {placement(reading.read(name, held)[0]) for name, held in all_names(model)}
+    for name, (_, tensor, _) in named.items():
+        if placement(tensor) not in known:
+            raise make(
+                "unsupported",
+                f"tensor {name}: state_dict() gives a copy, not the live tensor; publish the module inside",
+            )
+    return named
+
+
+def live_places(model: torch.nn.Module, reading: Reading) -> dict[str, Placement]:
+    """Where the elements of every name are now."""
+    return {name: placement(tensor) for name, (_, tensor, _) in live_names(model, reading).items()}
+
+
+def walk(model: torch.nn.Module, reading: Reading) -> list[ModelTensor]:
     """The canonical tensors, ties once, in the order of the state dict.
 
-    Refuses what it can't name or separate.
+    Refuses what it can't separate.
     """
-    named = state_names(model)
-    check_saved_names(model, named)
+    named = live_names(model, reading)
     tied_patterns = _tied_patterns(model)
-    groups: dict[Any, list[tuple[str, torch.Tensor]]] = {}
-    for name, tensor in named:
-        # Tensors without elements share no bytes, whatever their address says.
-        key = placement(tensor) if tensor.numel() else name
-        groups.setdefault(key, []).append((name, tensor))
+    groups: dict[Any, list[str]] = {}
+    for name, (held, tensor, part) in named.items():
+        key: Any = placement(tensor)
+        if not tensor.numel():
+            # Tensors without elements share no bytes, whatever their address says; objects can still be one.
+            key = name if part.is_whole else id(held)
+        groups.setdefault(key, []).append(name)
     out = []
     for members in groups.values():
-        kept = _kept_name([name for name, _ in members], tied_patterns)
-        tensor = next(tensor for name, tensor in members if name == kept)
-        is_parameter = any(isinstance(tensor, torch.nn.Parameter) for _, tensor in members)
-        out.append(ModelTensor(kept, tensor, is_parameter, [name for name, _ in members if name != kept]))
+        kept = _kept_name(members, tied_patterns)
+        held, tensor, part = named[kept]
+        is_parameter = any(isinstance(named[name][0], torch.nn.Parameter) for name in members)
+        out.append(ModelTensor(kept, tensor, is_parameter, [n for n in members if n != kept], held, part))
     check_overlap(out)
     return out
 
@@ -105,7 +127,7 @@ def _kept_name(names: list[str], tied_patterns: list[str]) -> str:
     return next(name for name in names if name not in dropped)
 
 
-def check_saved_names(model: torch.nn.Module, named: list[tuple[str, torch.Tensor]]) -> None:
+def check_saved_names(model: torch.nn.Module) -> None:
     """Refuses models that have other names or shapes in memory than save_pretrained writes."""
     if not hasattr(model, "save_pretrained") or not hasattr(model, "config"):
         return
@@ -113,7 +135,10 @@ def check_saved_names(model: torch.nn.Module, named: list[tuple[str, torch.Tenso
         from transformers.core_model_loading import revert_weight_conversion
     except ImportError:  # transformers before 5 saves what it holds
         return
-    held = {name: torch.empty_like(tensor, device="meta") for name, tensor in named}
+    held = {
+        name: torch.empty(tensor.shape, dtype=tensor.dtype, device="meta")
+        for name, tensor in state_names(model)
+    }
     saved = revert_weight_conversion(model, dict(held))  # type: ignore[arg-type]
     renamed = sorted(name for name in held if name not in saved or saved[name].shape != held[name].shape)
     if renamed:
@@ -124,6 +149,19 @@ def check_saved_names(model: torch.nn.Module, named: list[tuple[str, torch.Tenso
             f"{len(renamed)} tensors of {type(model).__name__} have other names or shapes in memory than in "
             f"its checkpoint ({examples} ... are saved as {new} ...); unsupported until layouts map them",
         )
+
+
+def check_whole(tensors: Iterable[ModelTensor]) -> None:
+    """Refuses tensors of which other ranks hold a part."""
+    for entry in tensors:
+        if not entry.part.is_whole:
+            raise make(
+                "unsupported",
+                f"tensor {entry.name}: this rank holds {entry.part.elements} of the elements of shape "
+                f"{list(entry.part.shape)}, and a Publisher publishes whole tensors. Publishing from several "
+                "ranks is not built yet (docs/frameworks.md); deltawire.ChangeDetector finds what changed on "
+                "each rank, or gather the model on one rank and publish it from there",
+            )
 
 
 def check_overlap(tensors: Iterable[ModelTensor]) -> None:

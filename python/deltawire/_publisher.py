@@ -16,7 +16,8 @@ from . import _core
 from ._calls import Calls
 from ._detector import choose, unwrap_optimizers
 from ._errors import Error, make
-from ._model import ModelTensor, state_names, unwrap, walk
+from ._frameworks import Reading, unwrap
+from ._model import ModelTensor, check_saved_names, check_whole, live_places, walk
 from ._observer import Hyper, OptimizerHooks, counters, observed_steps
 from ._quantize import QuantizedWeights
 from ._serving import DtypeRule, ServingRule
@@ -83,7 +84,10 @@ class Publisher:
     ) -> None:
         self._calls = Calls("publisher")
         self._model = unwrap(model)
-        tensors = walk(self._model)
+        self._reading = Reading([])
+        tensors = walk(self._model, self._reading)
+        check_saved_names(self._model)
+        check_whole(tensors)
         if not tensors:
             raise make(
                 "invalid_argument", f"{type(self._model).__name__} has no parameters or buffers to publish"
@@ -280,7 +284,7 @@ class Publisher:
         return Views(torch_ops=self._views.torch_ops)
 
     def _name_places(self) -> dict[str, Placement]:
-        return {name: placement(tensor) for name, tensor in state_names(self._model)}
+        return live_places(self._model, self._reading)
 
     def _check_places(self) -> None:
         for entry, known in zip(self._tensors, self._placements, strict=True):

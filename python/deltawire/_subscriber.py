@@ -52,7 +52,8 @@ class Subscriber:
         if isinstance(target, (str, os.PathLike)):
             folder = os.fspath(target)
         else:
-            from ._model import all_names, unwrap
+            from ._frameworks import unwrap
+            from ._model import all_names
             from ._tensors import Views, placement
 
             views = Views(torch_ops=_backend == "torch")

@@ -38,11 +38,21 @@ def dtype_name(dtype: torch.dtype) -> str | None:
     return _DTYPE_NAMES.get(str(dtype).removeprefix("torch."))
 
 
+def local(tensor: torch.Tensor) -> torch.Tensor:
+    """What this rank holds of a tensor that ranks share (DTensor); the tensor itself where it is plain."""
+    if not hasattr(tensor, "_local_tensor"):
+        return tensor
+    with torch.no_grad():  # with gradients it would be another view at every call
+        out: torch.Tensor = tensor.to_local()  # type: ignore[operator]
+    return out
+
+
 Placement = tuple[int, int, tuple[int, ...], tuple[int, ...], torch.dtype, torch.device]
 
 
 def placement(tensor: torch.Tensor) -> Placement:
-    """Where a tensor's elements are; another value means that it moved or changed its form."""
+    """Where a tensor's elements are on this rank; another value means that it moved or changed its form."""
+    tensor = local(tensor)
     return (
         tensor.untyped_storage().data_ptr(),
         int(tensor.storage_offset()),

@@ -1,0 +1,119 @@
+"""Where training frameworks keep the served weights, and when they write them.
+
+Frameworks are recognised by the qualified names of their classes, exactly, and never imported. What is not
+recognised is watched like any model and optimizer: by what torch's hooks see, else by snapshot.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+
+from .._part import Part, part_of_dtensor
+from .._tensors import local
+from . import deepspeed, megatron
+from .copies import BeforeCopy, CopySource, Piece
+from .method_hook import MethodHook
+
+__all__ = ["BeforeCopy", "CopySource", "MethodHook", "Piece", "Reading", "optimizers_in", "unwrap"]
+
+# Their ``module`` is the model.
+_WRAPPERS = {
+    "deepspeed.runtime.engine.DeepSpeedEngine",
+    "deepspeed.runtime.hybrid_engine.DeepSpeedHybridEngine",
+    "megatron.core.distributed.distributed_data_parallel.DistributedDataParallel",
+    "megatron.core.transformer.module.Float16Module",
+    "torch.nn.parallel.data_parallel.DataParallel",
+    "torch.nn.parallel.distributed.DistributedDataParallel",
+}
+
+# Optimizers that step copies.
+_COPIES: dict[str, Callable[[Any], CopySource]] = {
+    "deepspeed.runtime.bf16_optimizer.BF16_Optimizer": deepspeed.Bf16,
+    "deepspeed.runtime.zero.stage3.DeepSpeedZeroOptimizer_Stage3": deepspeed.Zero3,
+    "deepspeed.runtime.zero.stage_1_and_2.DeepSpeedZeroOptimizer": deepspeed.Zero12,
+    "megatron.core.optimizer.distrib_optimizer.DistributedOptimizer": megatron.DistributedOptimizer,
+    "megatron.core.optimizer.optimizer.Float16OptimizerWithFloat16Params": megatron.Float16Optimizer,
+}
+_CHAINED = "megatron.core.optimizer.optimizer.ChainedOptimizer"
+
+
+def class_of(thing: object) -> str:
+    """A class's qualified name, as the tables here have it."""
+    kind = type(thing)
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def unwrap(model: torch.nn.Module) -> torch.nn.Module:
+    """The module behind torch.compile and frameworks' wrappers, whose names are not the checkpoint's."""
+    while True:
+        if type(model).__name__ == "OptimizedModule" and hasattr(model, "_orig_mod"):
+            model = model._orig_mod  # type: ignore[assignment]
+        elif class_of(model) in _WRAPPERS or isinstance(
+            model, (torch.nn.parallel.DistributedDataParallel, torch.nn.DataParallel)
+        ):
+            model = model.module  # type: ignore[assignment]
+        else:
+            return model
+
+
+def optimizers_in(given: Any) -> tuple[list[torch.optim.Optimizer], list[CopySource]]:
+    """The torch optimizers that really step, inside lists and wrappers, and those that copy afterwards.
+
+    Anything else is left out of both.
+    """
+    steppers: list[torch.optim.Optimizer] = []
+    sources: list[CopySource] = []
+    for layer in _layers(given):
+        if (source := _COPIES.get(class_of(layer))) is not None:
+            sources.append(source(layer))
+        elif isinstance(layer, torch.optim.Optimizer) and not _inner(layer):
+            steppers.append(layer)
+    return steppers, sources
+
+
+def _layers(given: Any) -> Iterator[Any]:
+    """An optimizer and everything in it, from the outside in."""
+    if given is None:
+        return
+    if isinstance(given, (list, tuple)):
+        for each in given:
+            yield from _layers(each)
+        return
+    yield given
+    yield from _layers(_inner(given))
+
+
+def _inner(optimizer: Any) -> Any:
+    if class_of(optimizer) == _CHAINED:
+        return optimizer.chained_optimizers
+    inner = getattr(optimizer, "optimizer", None)
+    # accelerate's and others' wrappers; DeepSpeed's and Megatron's optimizers are no torch.optim.Optimizer.
+    known = isinstance(inner, torch.optim.Optimizer) or class_of(inner) in _COPIES
+    return inner if known else None
+
+
+class Reading:
+    """Which elements of the model's tensors this rank holds, and where they are."""
+
+    def __init__(self, sources: list[CopySource]) -> None:
+        self.pieces = {id(piece.parameter): piece for source in sources for piece in source.pieces}
+
+    def read(self, name: str, held: torch.Tensor) -> tuple[torch.Tensor, Part]:
+        """This rank's elements of one of the model's objects, in the shape of their part, as they lie now."""
+        tensor, part = self._read(name, held)
+        if part.is_whole and part.size != part.shape:  # flat, on a single rank
+            return tensor.view(part.shape), Part.whole(part.shape)
+        return tensor, part
+
+    def _read(self, name: str, held: torch.Tensor) -> tuple[torch.Tensor, Part]:
+        if (piece := self.pieces.get(id(held))) is not None:
+            return piece.live(), piece.part
+        if deepspeed.is_partitioned(held):
+            part = deepspeed.part_of(name, held)
+            return deepspeed.partition(held, part.elements), part
+        if local(held) is not held:
+            return local(held), part_of_dtensor(name, held)
+        return held, Part.whole(tuple(held.shape))
