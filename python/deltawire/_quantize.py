@@ -86,11 +86,12 @@ def _blocks(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
 class QuantizedWeight:
     """The codes and scales of one weight as of the last ``refresh``. The weight's layout is free."""
 
-    def __init__(self, source: torch.Tensor, plan: ScalePlan) -> None:
-        self.source = source
+    def __init__(self, weight: ModelTensor, plan: ScalePlan) -> None:
+        self.weight = weight
         self.plan = plan
-        self.codes = torch.zeros(source.shape, dtype=torch.float8_e4m3fn, device=source.device)
-        self.scales = torch.ones(plan.scale_shape, dtype=plan.scale_dtype, device=source.device)
+        like = weight.tensor
+        self.codes = torch.zeros(like.shape, dtype=torch.float8_e4m3fn, device=like.device)
+        self.scales = torch.ones(plan.scale_shape, dtype=plan.scale_dtype, device=like.device)
 
     @property
     def memory_bytes(self) -> int:
@@ -99,7 +100,8 @@ class QuantizedWeight:
     @torch.no_grad()
     def refresh(self) -> None:
         """Quantises the present weight into ``codes`` and ``scales``. Temporaries of one tile."""
-        weight = self.source.detach().reshape(_as_stack(tuple(self.source.shape)))
+        live = self.weight.tensor.detach()
+        weight = live.reshape(_as_stack(tuple(live.shape)))
         codes = self.codes.view(weight.shape)
         tiles = list(_tiles(tuple(weight.shape), self.plan.cell))
         scratch = _Scratch(weight.device, max(tile.elements for tile in tiles))
@@ -236,14 +238,13 @@ class QuantizedWeights:
         self.others = [entry for entry in tensors if entry.name not in plans]
         """The tensors that are served from their own memory."""
         self._weights = [
-            QuantizedWeight(entry.tensor, plans[entry.name]) for entry in tensors if entry.name in plans
+            QuantizedWeight(entry, plans[entry.name]) for entry in tensors if entry.name in plans
         ]
         self.entries: list[ModelTensor] = []
         """The tensors that are served in place of the rest: codes and scales of each weight in turn."""
-        quantized = [entry for entry in tensors if entry.name in plans]
-        for entry, weight in zip(quantized, self._weights, strict=True):
-            self.entries.append(ModelTensor(entry.name, weight.codes, False))
-            self.entries.append(ModelTensor(weight.plan.scale_name, weight.scales, False))
+        for each in self._weights:
+            self.entries.append(ModelTensor(each.weight.name, each.codes, False))
+            self.entries.append(ModelTensor(each.plan.scale_name, each.scales, False))
         self.refresh()
 
     @property

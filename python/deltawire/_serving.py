@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
+import hashlib
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 DtypeRule = torch.dtype | str | Fp8 | None
 # Small tensors whose FP32 bits decide something: routing, state-space decay, dequantisation.
 KEPT_NAMES = ("*e_score_correction_bias", "*A_log", "*scale", "*scales", "*scale_inv")
+MAX_RULE_BYTES = 4096  # docs/formats/inventory.md
 _SCALE_SUFFIXES = ("_scale_inv", "_scale")
 _QUANTIZABLE = ("F32", "BF16", "F16")
 
@@ -75,6 +77,7 @@ class ServingRule:
             self._all_floats = dtype is not None
             self._float = parse_dtype(dtype, "dtype") or self._float
             self.text = self._text([])
+        self.text = _bounded(self.text)
         check_scale_names(tensors, self.fp8)
 
     def served(self, entry: ModelTensor) -> str:
@@ -175,11 +178,22 @@ class ServingRule:
         )
 
 
+def _bounded(text: str) -> str:
+    """What an inventory has room for: its end is replaced by a hash, so that other rules stay different."""
+    encoded = text.encode()
+    if len(encoded) <= MAX_RULE_BYTES:
+        return text
+    end = f"... (SHA-256 {hashlib.sha256(encoded).hexdigest()})"
+    return encoded[: MAX_RULE_BYTES - len(end)].decode(errors="ignore") + end
+
+
 def fp8_refusal(entry: ModelTensor) -> str:
     """Why a tensor can't be served as FP8; empty if it can."""
     stored = _stored(entry)
     if not entry.is_parameter:
         return "it is a buffer; only weights are quantised"
+    if not entry.part.is_whole:
+        return f"this process holds {entry.part.elements} of its elements; scales need all of them"
     if entry.aliases:
         return f"it is tied to {', '.join(entry.aliases)}, whose users expect it unquantised"
     if stored not in _QUANTIZABLE:
