@@ -56,6 +56,21 @@ class Kernels:
         hyper: tuple[float, float, float, float, float],
         canonical: int,
         key: int,
+        m_is_bf16: bool = False,
+        v_is_bf16: bool = False,
+    ) -> tuple[tuple[int, int], bytes, bytes, bytes, bytes, bytes]:
+        """lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span"""
+
+    def invert_sgd(
+        self,
+        theta: Memory,
+        x: Memory,
+        y: Memory | None,
+        offset: int,
+        n: int,
+        hyper: tuple[float, float, float],
+        canonical: int,
+        key: int,
     ) -> tuple[tuple[int, int], bytes, bytes, bytes, bytes, bytes]:
         """lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span"""
 

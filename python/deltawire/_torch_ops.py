@@ -20,6 +20,7 @@ _SMALL_MAGNITUDE = 0x0100  # set Z
 _SIGN = -0x80000000  # of int32
 
 AdamwBand = tuple[float, float, float, float, float, float, float, float, bool]
+SgdBand = tuple[float, float, float, float, float, float, float]
 
 
 def _signed(value: int) -> int:
@@ -210,68 +211,60 @@ class Storage:
         self._run(offset, width, values.numel()).copy_(values)
         return 0
 
+    def _moment(self, offset: int, n: int, is_bf16: bool) -> torch.Tensor:
+        """A stored optimizer moment as float32."""
+        if is_bf16:
+            return (self._run(offset, 2, n).to(torch.int32) << 16).view(torch.float32)
+        return self._run(offset, 4, n).view(torch.float32)
+
     @torch.no_grad()
     def invert_adamw(
         self,
         offset: int,
         m_storage: Storage,
         m_offset: int,
+        m_is_bf16: bool,
         v_storage: Storage,
         v_offset: int,
+        v_is_bf16: bool,
         band: AdamwBand,
         n: int,
-        changed: memoryview,
-        changed_old: memoryview,
-        uncertain: memoryview,
-        uncertain_low: memoryview,
-        uncertain_span: memoryview,
+        *lists: memoryview,
     ) -> tuple[int, int]:
         k1, k2, s, r, eps, band_a, band_b, band_c, tiny_eps = band
-        bits = self._run(offset, 4, n)
-        theta = bits.view(torch.float32)
-        m = m_storage._run(m_offset, 4, n).view(torch.float32)
-        v = v_storage._run(v_offset, 4, n).view(torch.float32)
-
-        magnitude = bits & 0x7FFFFFFF
-        cell = (magnitude + 0x7FFF + ((magnitude >> 16) & 1)) & 0x7FFF0000
-        a = magnitude.view(torch.float32)
-        outer = (cell + 0x8000).view(torch.float32) - a
-        inner = a - torch.where(cell != 0, cell - 0x8000, 0).view(torch.float32)
+        theta = self._run(offset, 4, n).view(torch.float32)
+        m = m_storage._moment(m_offset, n, m_is_bf16)
+        v = v_storage._moment(v_offset, n, v_is_bf16)
         u = (m * s) / (torch.sqrt(v * r) + eps)
         undone = theta * k1 + u * k2
-        x = (undone.view(torch.int32) ^ (bits & _SIGN)).view(torch.float32)
-        b = a * band_a + (u.abs() * band_b + band_c)
-
-        # Written so that any NaN ends in "not covered" or "not kept".
-        covered = (cell < 0x7F800000) & (magnitude < 0x7F800000) & (v < 2.0**100) & (m.abs() < 2.0**100)
+        b = theta.abs() * band_a + (u.abs() * band_b + band_c)
+        in_range = (v < 2.0**100) & (m.abs() < 2.0**100)
         if tiny_eps:
-            covered &= (m == 0) | (v >= 2.0**-100)
-        same = covered & (x + b < outer) & (b - x < inner)
-        same |= (magnitude == 0) & (m == 0)
-        flagged = (~same).nonzero().view(-1)
+            in_range &= (m == 0) | (v >= 2.0**-100)
+        return _decide(theta, undone, b, in_range, m == 0, lists)
 
-        # The old value lies in [low, high]; 1.0001 covers the roundings of b and of this sum.
-        half_width = b[flagged].to(torch.float64) * 1.0001
-        middle = theta[flagged].to(torch.float64) + undone[flagged].to(torch.float64)
-        low = _bf16_from_f32(_rounded_outward(middle - half_width, -torch.inf).view(torch.int32))
-        high = _bf16_from_f32(_rounded_outward(middle + half_width, torch.inf).view(torch.int32))
-        known = covered[flagged]
-        for end in (low, high):
-            size = end.to(torch.int32) & 0x7FFF
-            known &= (size > _SMALL_MAGNITUDE) & (size < 0x7F80)
-        certain = known & (low == high)
-        moved = certain & (low != _bf16_from_f32(bits[flagged]))
-        neighbours = known & (_ordinal(high) - _ordinal(low) == 1)
-
-        unclear = ~certain
-        counts = (int(moved.sum()), int(unclear.sum()))
-        _host(changed, torch.int32)[: counts[0]] = flagged[moved].cpu()
-        _host(changed_old, torch.int16)[: counts[0]] = low[moved].cpu()
-        _host(uncertain, torch.int32)[: counts[1]] = flagged[unclear].cpu()
-        lower = torch.where(neighbours, low, low.new_zeros(()))
-        _host(uncertain_low, torch.int16)[: counts[1]] = lower[unclear].cpu()
-        _host(uncertain_span, torch.uint8)[: counts[1]] = neighbours[unclear].to(torch.uint8).cpu()
-        return counts
+    @torch.no_grad()
+    def invert_sgd(
+        self,
+        offset: int,
+        x_storage: Storage,
+        x_offset: int,
+        y_storage: Storage | None,
+        y_offset: int,
+        band: SgdBand,
+        n: int,
+        *lists: memoryview,
+    ) -> tuple[int, int]:
+        k1, k2, s, mu, band_a, band_b, band_c = band
+        theta = self._run(offset, 4, n).view(torch.float32)
+        x = x_storage._moment(x_offset, n, False)
+        y = torch.zeros_like(x) if y_storage is None else y_storage._moment(y_offset, n, False)
+        u = (x + y * mu) * s
+        size = (x.abs() + y.abs() * abs(mu)) * abs(s)
+        undone = theta * k1 + u * k2
+        b = theta.abs() * band_a + (size * band_b + band_c)
+        everywhere = torch.ones_like(theta, dtype=torch.bool)
+        return _decide(theta, undone, b, everywhere, (x == 0) & (y == 0), lists)
 
     @torch.no_grad()
     def select_small(self, offset: int, cast: int, n: int, positions: memoryview, out: memoryview) -> int:
@@ -289,3 +282,51 @@ def _rounded_outward(x: torch.Tensor, towards: float) -> torch.Tensor:
     near = x.to(torch.float32)
     inward = near.to(torch.float64) > x if towards < 0 else near.to(torch.float64) < x
     return torch.where(inward, torch.nextafter(near, torch.full_like(near, towards)), near)
+
+
+def _decide(
+    theta: torch.Tensor,
+    undone: torch.Tensor,
+    b: torch.Tensor,
+    in_range: torch.Tensor,
+    idle: torch.Tensor,
+    lists: tuple[memoryview, ...],
+) -> tuple[int, int]:
+    """kernels::DecideElement, element by element. Fills changed, changed_old, uncertain, uncertain_low and
+    uncertain_span; returns the counts of changed and uncertain elements."""
+    bits = theta.view(torch.int32)
+    magnitude = bits & 0x7FFFFFFF
+    cell = (magnitude + 0x7FFF + ((magnitude >> 16) & 1)) & 0x7FFF0000
+    a = magnitude.view(torch.float32)
+    outer = (cell + 0x8000).view(torch.float32) - a
+    inner = a - torch.where(cell != 0, cell - 0x8000, 0).view(torch.float32)
+    x = (undone.view(torch.int32) ^ (bits & _SIGN)).view(torch.float32)
+
+    # Written so that any NaN ends in "not covered" or "not kept".
+    covered = in_range & (cell < 0x7F800000) & (magnitude < 0x7F800000)
+    same = (covered & (x + b < outer) & (b - x < inner)) | ((magnitude == 0) & idle)
+    flagged = (~same).nonzero().view(-1)
+
+    # The old value lies in [low, high]; 1.0001 covers the roundings of b and of this sum.
+    half_width = b[flagged].to(torch.float64) * 1.0001
+    middle = theta[flagged].to(torch.float64) + undone[flagged].to(torch.float64)
+    low = _bf16_from_f32(_rounded_outward(middle - half_width, -torch.inf).view(torch.int32))
+    high = _bf16_from_f32(_rounded_outward(middle + half_width, torch.inf).view(torch.int32))
+    known = covered[flagged]
+    for end in (low, high):
+        size = end.to(torch.int32) & 0x7FFF
+        known &= (size > _SMALL_MAGNITUDE) & (size < 0x7F80)
+    certain = known & (low == high)
+    moved = certain & (low != _bf16_from_f32(bits[flagged]))
+    neighbours = known & (_ordinal(high) - _ordinal(low) == 1)
+
+    changed, changed_old, uncertain, uncertain_low, uncertain_span = lists
+    unclear = ~certain
+    counts = (int(moved.sum()), int(unclear.sum()))
+    _host(changed, torch.int32)[: counts[0]] = flagged[moved].cpu()
+    _host(changed_old, torch.int16)[: counts[0]] = low[moved].cpu()
+    _host(uncertain, torch.int32)[: counts[1]] = flagged[unclear].cpu()
+    lower = torch.where(neighbours, low, low.new_zeros(()))
+    _host(uncertain_low, torch.int16)[: counts[1]] = lower[unclear].cpu()
+    _host(uncertain_span, torch.uint8)[: counts[1]] = neighbours[unclear].to(torch.uint8).cpu()
+    return counts

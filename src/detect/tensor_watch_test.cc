@@ -189,10 +189,10 @@ TEST(TensorWatch, CounterThatJumpsOrHyperparametersOutsideTheProofGoDense) {
 
 // A table whose inversion forgets every changed element of a call but the first. The digest of the block
 // tells.
-void ForgetfulInvert(kernels::Source theta, kernels::Source m, kernels::Source v,
+void ForgetfulInvert(kernels::Source theta, kernels::Source m, kernels::Source v, kernels::Moments stored,
                      const kernels::AdamwBand& band, uint32_t n, uint64_t canonical, uint64_t key,
                      uint64_t lanes[2], kernels::Inverted* out) {
-  kernels::RefTable().invert_adamw(theta, m, v, band, n, canonical, key, lanes, out);
+  kernels::RefTable().invert_adamw(theta, m, v, stored, band, n, canonical, key, lanes, out);
   out->changed_count = std::min(out->changed_count, 1u);
   out->uncertain_count = 0;
 }

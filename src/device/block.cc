@@ -166,17 +166,31 @@ Digest Block::DigestOf(ByteSpan bits) const {
   return digest;
 }
 
-void Block::CopyTo(const Memory& to, uint64_t offset) const {
+void Block::CopyTo(const Memory& to, uint64_t offset, Digest* digest) const {
+  if (digest != nullptr) *digest = {};
   if (run_stride_ == 1) {
     ForEachRun([&](const Run& run) {
-      table_.copy({view_.memory->handle(), run.memory_byte}, cast_, run_length_,
-                  {to.handle(), offset + uint64_t{run.position} * served_width()});
+      // In pieces: what was just copied is digested from the cache.
+      InPieces(run_length_, ListedAtOnce(*view_.memory), [&](uint32_t first, uint32_t count) {
+        const uint64_t at = offset + (uint64_t{run.position} + first) * served_width();
+        table_.copy({view_.memory->handle(), run.memory_byte + uint64_t{first} * kernels::StoredBytes(cast_)},
+                    cast_, count, {to.handle(), at});
+        if (digest == nullptr) return;
+        table_.digest({to.handle(), at}, CastOfWidth(served_width()), count,
+                      (run.canonical + first) * served_width(), key_, digest->lanes);
+      });
     });
     return;
   }
   Bytes bits(uint64_t{elements_} * served_width());
   Read(bits);
   table_.write({to.handle(), offset}, served_width(), elements_, bits.data());
+  if (digest != nullptr) *digest = DigestOf(bits);
+}
+
+std::optional<uint64_t> Block::dense_at() const {
+  if (!outer_.empty() || run_stride_ != 1) return std::nullopt;
+  return first_memory_byte_;
 }
 
 void Block::Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& positions, Bytes& old_bits,
@@ -272,15 +286,8 @@ void Block::SelectSmall(std::vector<uint32_t>& positions, std::vector<uint16_t>&
   });
 }
 
-std::vector<float> Block::Stage(const TensorView& view) const {
-  std::vector<float> out(elements_);
-  Block(backends_, view, box_, Cast::kBits32, key_)
-      .Read({reinterpret_cast<uint8_t*>(out.data()), out.size() * sizeof(float)});
-  return out;
-}
-
-Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const kernels::AdamwBand& band,
-                             Digest* digest) const {
+Inversion Block::Invert(const TensorView& first, const TensorView* second,
+                        const std::function<InvertRun>& invert_run, Digest* digest) const {
   const uint32_t room = std::min(elements_, ListedAtOnce(*view_.memory));
   const auto changed = Room<uint32_t>(room);
   const auto changed_old = Room<uint16_t>(room);
@@ -288,20 +295,21 @@ Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const ker
   const auto uncertain_low = Room<uint16_t>(room);
   const auto uncertain_span = Room<uint8_t>(room);
   Inversion out;
-  const auto invert = [&](const kernels::Table& table, Source theta, Source m_at, Source v_at,
-                          uint64_t canonical, uint64_t lanes[2]) {
-    InPieces(elements_, room, [&](uint32_t first, uint32_t count) {
+  const auto in_pieces = [&](const kernels::Table& table, Source theta, Source state1, Source state2,
+                             uint64_t canonical, uint64_t lanes[2]) {
+    InPieces(elements_, room, [&](uint32_t start, uint32_t count) {
       kernels::Inverted lists{
           changed.get(), changed_old.get(), uncertain.get(), uncertain_low.get(), uncertain_span.get(), 0, 0};
-      const auto at = [first](Source source) {
-        return Source{source.base, source.offset + uint64_t{first} * sizeof(float)};
+      const auto at = [start](Source source, uint64_t width) {
+        return Source{source.base, source.offset + start * width};
       };
-      table.invert_adamw(at(theta), at(m_at), at(v_at), band, count,
-                         canonical + uint64_t{first} * served_width(), key_, lanes, &lists);
-      for (uint32_t i = 0; i < lists.changed_count; ++i) changed[i] += first;
-      for (uint32_t i = 0; i < lists.uncertain_count; ++i) uncertain[i] += first;
+      invert_run(table, at(theta, sizeof(float)), at(state1, DtypeBytes(first.dtype)),
+                 second ? at(state2, DtypeBytes(second->dtype)) : Source{nullptr, 0}, count,
+                 canonical + uint64_t{start} * served_width(), key_, lanes, &lists);
+      for (uint32_t i = 0; i < lists.changed_count; ++i) changed[i] += start;
+      for (uint32_t i = 0; i < lists.uncertain_count; ++i) uncertain[i] += start;
       if (out.changed.empty() && lists.changed_count > 0) {
-        const uint64_t expected = Expected(lists.changed_count, first + count, elements_);
+        const uint64_t expected = Expected(lists.changed_count, start + count, elements_);
         out.changed.reserve(expected);
         out.changed_old.reserve(expected);
       }
@@ -312,24 +320,56 @@ Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const ker
       Append(out.uncertain_span, uncertain_span.get(), lists.uncertain_count);
     });
   };
-  const Block moment1(backends_, m, box_, Cast::kBits32, key_);
-  const Block moment2(backends_, v, box_, Cast::kBits32, key_);
+  const auto block_of = [this](const TensorView& view) {
+    return Block(backends_, view, box_, CastOfWidth(DtypeBytes(view.dtype)), key_);
+  };
   const auto one_run = [this](const Block& block) {
     return block.run_length_ == elements_ && block.run_stride_ == 1;
   };
+  const Block block1 = block_of(first);
+  const Block block2 = block_of(second ? *second : first);
   if (digest != nullptr) *digest = {};
-  if (one_run(*this) && one_run(moment1) && one_run(moment2)) {
-    invert(table_, {view_.memory->handle(), first_memory_byte_},
-           {m.memory->handle(), moment1.first_memory_byte_}, {v.memory->handle(), moment2.first_memory_byte_},
-           first_canonical_ * served_width(), digest ? digest->lanes : nullptr);
-  } else {
-    const std::vector<float> theta = Stage(view_);
-    const std::vector<float> m_block = Stage(m);
-    const std::vector<float> v_block = Stage(v);
-    invert(*backends_.host, {theta.data(), 0}, {m_block.data(), 0}, {v_block.data(), 0}, 0, nullptr);
-    if (digest != nullptr) *digest = DigestNow();  // the staged block is not at its canonical place
+  if (one_run(*this) && one_run(block1) && one_run(block2)) {
+    in_pieces(table_, {view_.memory->handle(), first_memory_byte_},
+              {first.memory->handle(), block1.first_memory_byte_},
+              {block2.view_.memory->handle(), block2.first_memory_byte_}, first_canonical_ * served_width(),
+              digest ? digest->lanes : nullptr);
+    return out;
   }
+  const auto stage = [this](const Block& block) {
+    Bytes staged(uint64_t{elements_} * block.served_width());
+    block.Read(staged);
+    return staged;
+  };
+  const Bytes theta = stage(block_of(view_));
+  const Bytes staged1 = stage(block1);
+  const Bytes staged2 = second ? stage(block2) : Bytes();
+  in_pieces(*backends_.host, {theta.data(), 0}, {staged1.data(), 0}, {staged2.data(), 0}, 0, nullptr);
+  if (digest != nullptr) *digest = DigestNow();  // the staged block is not at its canonical place
   return out;
+}
+
+Inversion Block::InvertAdamw(const TensorView& m, const TensorView& v, const kernels::AdamwBand& band,
+                             Digest* digest) const {
+  const kernels::Moments stored{m.dtype == Dtype::kBf16, v.dtype == Dtype::kBf16};
+  return Invert(
+      m, &v,
+      [&](const kernels::Table& table, Source theta, Source m_at, Source v_at, uint32_t n, uint64_t canonical,
+          uint64_t key, uint64_t lanes[2], kernels::Inverted* out) {
+        table.invert_adamw(theta, m_at, v_at, stored, band, n, canonical, key, lanes, out);
+      },
+      digest);
+}
+
+Inversion Block::InvertSgd(const TensorView& x, const TensorView* y, const kernels::SgdBand& band,
+                           Digest* digest) const {
+  return Invert(
+      x, y,
+      [&](const kernels::Table& table, Source theta, Source x_at, Source y_at, uint32_t n, uint64_t canonical,
+          uint64_t key, uint64_t lanes[2], kernels::Inverted* out) {
+        table.invert_sgd(theta, x_at, y_at, band, n, canonical, key, lanes, out);
+      },
+      digest);
 }
 
 Digest Block::DigestOfChange(std::span<const uint32_t> positions, ByteSpan old_bits,

@@ -3,6 +3,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -38,8 +40,11 @@ class Block {
   Digest DigestOf(ByteSpan bits) const;
   // out: elements() * served_width() bytes.
   void Read(MutableByteSpan out) const;
-  // Dense served bits into memory of the same device, at byte `offset`.
-  void CopyTo(const Memory& to, uint64_t offset) const;
+  // Dense served bits into memory of the same device, at byte `offset`. digest, if not null, receives
+  // DigestNow() from the same reading.
+  void CopyTo(const Memory& to, uint64_t offset, Digest* digest = nullptr) const;
+  // Where the block's stored elements begin in their memory, if they follow each other without gaps.
+  std::optional<uint64_t> dense_at() const;
   // Against dense served bits in memory of the same device: appends positions, old and new bits.
   void Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& positions, Bytes& old_bits,
                Bytes& new_bits) const;
@@ -47,10 +52,15 @@ class Block {
   void Gather(std::span<const uint32_t> positions, MutableByteSpan out) const;
   // Positions in set Z (kernels.h) with their bits; BF16 served.
   void SelectSmall(std::vector<uint32_t>& positions, std::vector<uint16_t>& bits) const;
-  // Undoes one AdamW step whose moments are m and v (F32, the tensor's shape). Serving BF16 from F32.
-  // digest receives DigestNow(); null where it is not wanted.
+  // Undoes one AdamW step whose moments are m and v (F32 or BF16 each, the tensor's shape and device; the
+  // band is one for these dtypes). Serving BF16 from F32. digest receives DigestNow(); null where it is not
+  // wanted.
   Inversion InvertAdamw(const TensorView& m, const TensorView& v, const kernels::AdamwBand& band,
                         Digest* digest) const;
+  // Undoes one SGD step (kernels/sgd_band.h says what x and y are; F32, the tensor's shape and device). y may
+  // be null.
+  Inversion InvertSgd(const TensorView& x, const TensorView* y, const kernels::SgdBand& band,
+                      Digest* digest) const;
 
   // What changing these positions adds to the digest. positions ascend.
   Digest DigestOfChange(std::span<const uint32_t> positions, ByteSpan old_bits, ByteSpan new_bits) const;
@@ -71,7 +81,13 @@ class Block {
   // Calls f(Run, first, count): the positions[first, first + count) that fall into each run.
   template <class F>
   void ForEachRunOf(std::span<const uint32_t> positions, F&& f) const;
-  std::vector<float> Stage(const TensorView& view) const;
+  // The kernel call of InvertAdamw or InvertSgd on consecutive elements of theta and two states.
+  using InvertRun = void(const kernels::Table& table, kernels::Source theta, kernels::Source first,
+                         kernels::Source second, uint32_t n, uint64_t canonical, uint64_t key,
+                         uint64_t lanes[2], kernels::Inverted* out);
+  // second: null where the step has one state.
+  Inversion Invert(const TensorView& first, const TensorView* second,
+                   const std::function<InvertRun>& invert_run, Digest* digest) const;
 
   const kernels::Table& table_;
   const kernels::HostTable& host_ops_;

@@ -26,7 +26,7 @@ tl::expected<AdamwBand, std::string_view> MakeAdamwBand(const AdamwHyper& hyper,
   if (hyper.lr < 0) return no("lr is negative");
   const double lambda = hyper.lr * hyper.weight_decay;
   if (!(lambda >= 0 && lambda <= 0.5)) return no("lr * weight_decay is outside [0, 1/2]");
-  if (!(hyper.beta1 >= 0 && hyper.beta1 < 1)) return no("beta1 is outside [0, 1)");
+  if (!(hyper.beta1 >= 0 && hyper.beta1 <= 0.9999)) return no("beta1 is outside [0, 0.9999]");
   if (!(hyper.beta2 >= 0 && hyper.beta2 <= 0.9999)) return no("beta2 is outside [0, 0.9999]");
   // A float32 kernel turns a smaller eps into 0 or a subnormal, and then 0 / 0 is possible.
   if (!(hyper.eps >= std::numeric_limits<float>::min())) return no("eps is not a positive normal float32");

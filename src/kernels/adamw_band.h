@@ -21,9 +21,17 @@ struct AdamwHyper {
   bool bias_correction = true;
 };
 
-// Relative error of u that stored moments add when the step's kernel used float32 registers and rounded
-// afterwards (delta_m of docs/numerics.md).
+// Relative error of u that stored moments add when the step's kernel computed in float32 and rounded them to
+// nearest afterwards (delta_m of docs/numerics.md, which derives them).
 inline constexpr double kFloat32Moments = 0.0;
+inline constexpr double kBf16M = 0.0040;
+inline constexpr double kBf16V = 0.0020;
+inline constexpr double kBf16Moments = 0.0060;
+
+constexpr double MomentError(bool m_is_bf16, bool v_is_bf16) {
+  if (m_is_bf16) return v_is_bf16 ? kBf16Moments : kBf16M;
+  return v_is_bf16 ? kBf16V : kFloat32Moments;
+}
 
 // The band, or which precondition of the proof fails (a phrase for a report; static storage). Then the
 // inversion does not apply and the caller takes the next sound detector.

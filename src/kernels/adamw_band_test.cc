@@ -45,6 +45,16 @@ TEST(MakeAdamwBandTest, StoredMomentsWidenTheBandOfTheUpdate) {
   EXPECT_EQ(rounded->a, exact->a);
 }
 
+// Half a unit in the last of the eight bits is 2^-8 of the least mantissa; under the root it is halved.
+TEST(MomentErrorTest, ExceedsWhatRoundingToBf16CanDo) {
+  const double least = std::ldexp(1.0, -8), root = 1 / std::sqrt(1 - least) - 1;
+  EXPECT_EQ(MomentError(false, false), 0.0);
+  EXPECT_GT(MomentError(true, false), least);
+  EXPECT_GT(MomentError(false, true), root);
+  EXPECT_GT(MomentError(true, true), (1 + least) * (1 + root) - 1);
+  EXPECT_LT(MomentError(true, true), 1.05 * (least + root));
+}
+
 TEST(MakeAdamwBandTest, TinyEpsIsMarked) {
   AdamwHyper hyper = Usual();
   hyper.eps = std::ldexp(1.0, -36);
@@ -87,8 +97,8 @@ TEST(MakeAdamwBandTest, RefusesWhatTheProofDoesNotCover) {
   EXPECT_EQ(refused([](AdamwHyper& h) { h.lr = -1e-9; }), "lr is negative");
   EXPECT_EQ(refused([](AdamwHyper& h) { h.weight_decay = -0.1; }), "lr * weight_decay is outside [0, 1/2]");
   EXPECT_EQ(refused([](AdamwHyper& h) { h.weight_decay = 0.6e6; }), "lr * weight_decay is outside [0, 1/2]");
-  EXPECT_EQ(refused([](AdamwHyper& h) { h.beta1 = 1; }), "beta1 is outside [0, 1)");
-  EXPECT_EQ(refused([](AdamwHyper& h) { h.beta1 = -0.1; }), "beta1 is outside [0, 1)");
+  EXPECT_EQ(refused([](AdamwHyper& h) { h.beta1 = 0.99995; }), "beta1 is outside [0, 0.9999]");
+  EXPECT_EQ(refused([](AdamwHyper& h) { h.beta1 = -0.1; }), "beta1 is outside [0, 0.9999]");
   EXPECT_EQ(refused([](AdamwHyper& h) { h.beta2 = 0.99995; }), "beta2 is outside [0, 0.9999]");
   EXPECT_EQ(refused([](AdamwHyper& h) { h.eps = 0; }), "eps is not a positive normal float32");
   EXPECT_EQ(refused([](AdamwHyper& h) { h.eps = -1e-8; }), "eps is not a positive normal float32");

@@ -10,6 +10,7 @@
 #include "kernels/adamw_band.h"
 #include "kernels/element.h"
 #include "kernels/kernels.h"
+#include "kernels/sgd_band.h"
 
 namespace deltawire::kernels {
 namespace {
@@ -224,20 +225,23 @@ TEST_P(BackendTest, SelectSmall) {
 }
 
 struct Lists {
-  std::vector<uint32_t> changed, uncertain;
-  std::vector<uint16_t> old, low;
-  std::vector<uint8_t> span;
-  uint64_t lanes[2] = {3, 4};
+  explicit Lists(uint32_t n) : changed(n), uncertain(n), old(n), low(n), span(n) {}
   bool operator==(const Lists& other) const {
     return changed == other.changed && uncertain == other.uncertain && old == other.old && low == other.low &&
            span == other.span && lanes[0] == other.lanes[0] && lanes[1] == other.lanes[1];
   }
+
+  std::vector<uint32_t> changed, uncertain;
+  std::vector<uint16_t> old, low;
+  std::vector<uint8_t> span;
+  uint64_t lanes[2] = {3, 4};
 };
 
-Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const Bytes& v,
-                 const AdamwBand& band, uint32_t n, uint64_t canonical, bool digest = true) {
-  Lists lists{std::vector<uint32_t>(n), std::vector<uint32_t>(n), std::vector<uint16_t>(n),
-              std::vector<uint16_t>(n), std::vector<uint8_t>(n)};
+// call(lanes, out): an inversion of n elements.
+template <class F>
+Lists ListsOf(uint32_t n, bool digest, F&& call) {
+  Lists lists(n);
+  // The lists have room for n elements and not one more.
   Inverted out{lists.changed.data(),
                lists.old.data(),
                lists.uncertain.data(),
@@ -245,8 +249,7 @@ Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const B
                lists.span.data(),
                7,
                7};
-  table.invert_adamw(theta.source(), m.source(), v.source(), band, n, canonical, 12,
-                     digest ? lists.lanes : nullptr, &out);
+  call(digest ? lists.lanes : nullptr, &out);
   lists.changed.resize(out.changed_count);
   lists.old.resize(out.changed_count);
   lists.uncertain.resize(out.uncertain_count);
@@ -255,37 +258,98 @@ Lists InvertWith(const Table& table, const Bytes& theta, const Bytes& m, const B
   return lists;
 }
 
+constexpr Moments kStorages[] = {{}, {true, true}, {true, false}, {false, true}};
+constexpr uint32_t MomentBytes(bool is_bf16) { return is_bf16 ? 2 : 4; }
+void StoreMoment(Bytes& to, uint32_t i, float x, bool is_bf16) {
+  if (is_bf16) {
+    StoreAs<uint16_t>(to.data() + 2 * i, Bf16FromF32(std::bit_cast<uint32_t>(x)));
+  } else {
+    StoreAs<float>(to.data() + 4 * i, x);
+  }
+}
+
 TEST_P(BackendTest, InvertAdamwOnHostileAndOrdinaryMoments) {
-  for (double eps : {1e-8, 1e-15, 1e-30}) {
-    for (double lr : {0.0, 1e-6, 3e-3, 1e30}) {
-      const auto band =
-          MakeAdamwBand({.lr = lr, .weight_decay = lr < 1 ? 0.1 : 0, .beta2 = 0.95, .eps = eps, .step = 3});
-      ASSERT_TRUE(band.has_value()) << band.error();
-      for (uint32_t n : Sizes()) {
-        Bytes theta = Hostile(uint64_t{n} * 4, n % 5), m = Hostile(uint64_t{n} * 4, 2),
-              v = Hostile(uint64_t{n} * 4, 3);
-        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 2 * n),
-                  InvertWith(RefTable(), theta, m, v, *band, n, 2 * n))
-            << "hostile: eps " << eps << " lr " << lr << " n " << n;
-        // Weights next to the edges of their cells, updates of every size around them, some moments zero.
-        for (uint32_t i = 0; i < n; ++i) {
-          const float near_edge = std::bit_cast<float>(
-              static_cast<uint32_t>(0x3C008000 + (rng_() % 0x400) * 0x10000 + rng_() % 9 - 4) |
-              uint32_t(rng_() & 1) << 31);
-          const float size = std::ldexp(1.0f, -int(rng_() % 80));
-          StoreAs<float>(theta.data() + 4 * i, near_edge);
-          StoreAs<float>(v.data() + 4 * i, rng_() % 16 == 0 ? 0 : size * size);
-          StoreAs<float>(
-              m.data() + 4 * i,
-              rng_() % 16 == 0 ? 0 : (rng_() & 1 ? -size : size) * (1 + float(rng_() % 1000) / 1000));
+  for (const Moments stored : kStorages) {
+    for (double eps : {1e-8, 1e-15, 1e-30}) {
+      for (double lr : {0.0, 1e-6, 3e-3, 1e30}) {
+        const auto band =
+            MakeAdamwBand({.lr = lr, .weight_decay = lr < 1 ? 0.1 : 0, .beta2 = 0.95, .eps = eps, .step = 3},
+                          MomentError(stored.m_is_bf16, stored.v_is_bf16));
+        ASSERT_TRUE(band.has_value()) << band.error();
+        for (uint32_t n : Sizes()) {
+          Bytes theta = Hostile(uint64_t{n} * 4, n % 5),
+                m = Hostile(uint64_t{n} * MomentBytes(stored.m_is_bf16), 2),
+                v = Hostile(uint64_t{n} * MomentBytes(stored.v_is_bf16), 3);
+          const auto expect_equal = [&](const char* what, uint64_t canonical, bool digest) {
+            const auto with = [&](const Table& table) {
+              return ListsOf(n, digest, [&](uint64_t* lanes, Inverted* out) {
+                table.invert_adamw(theta.source(), m.source(), v.source(), stored, *band, n, canonical, 12,
+                                   lanes, out);
+              });
+            };
+            ASSERT_TRUE(with(CpuTable()) == with(RefTable()))
+                << what << ": eps " << eps << " lr " << lr << " n " << n << " BF16 " << stored.m_is_bf16
+                << stored.v_is_bf16;
+          };
+          expect_equal("hostile", 2 * n, true);
+          // Weights next to the edges of their cells, updates of every size around them, some moments zero.
+          for (uint32_t i = 0; i < n; ++i) {
+            const float near_edge = std::bit_cast<float>(
+                static_cast<uint32_t>(0x3C008000 + (rng_() % 0x400) * 0x10000 + rng_() % 9 - 4) |
+                uint32_t(rng_() & 1) << 31);
+            const float size = std::ldexp(1.0f, -int(rng_() % 80));
+            StoreAs<float>(theta.data() + 4 * i, near_edge);
+            StoreMoment(v, i, rng_() % 16 == 0 ? 0 : size * size, stored.v_is_bf16);
+            StoreMoment(
+                m, i, rng_() % 16 == 0 ? 0 : (rng_() & 1 ? -size : size) * (1 + float(rng_() % 1000) / 1000),
+                stored.m_is_bf16);
+          }
+          expect_equal("ordinary", 6, true);
+          expect_equal("without digest", 6, false);
         }
-        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 6),
-                  InvertWith(RefTable(), theta, m, v, *band, n, 6))
-            << "ordinary: eps " << eps << " lr " << lr << " n " << n;
-        ASSERT_EQ(InvertWith(CpuTable(), theta, m, v, *band, n, 6, false),
-                  InvertWith(RefTable(), theta, m, v, *band, n, 6, false))
-            << "without digest: n " << n;
       }
+    }
+  }
+}
+
+TEST_P(BackendTest, InvertSgdOnHostileAndOrdinaryStates) {
+  for (const SgdHyper& hyper : {SgdHyper{0, 0, 0},
+                                {1e-3, 0, 0},
+                                {0.1, 0.01, 0},
+                                {1e-3, 1e-2, 0.9},
+                                {-0.1, -1.0, -0.99},
+                                {1e30, 0, 0},
+                                {1e-30, 0, 1e20}}) {
+    const auto band = MakeSgdBand(hyper);
+    ASSERT_TRUE(band.has_value()) << band.error();
+    for (uint32_t n : Sizes()) {
+      Bytes theta = Hostile(uint64_t{n} * 4, n % 5), x = Hostile(uint64_t{n} * 4, 2),
+            y = Hostile(uint64_t{n} * 4, 3);
+      const auto expect_equal = [&](const char* what, bool digest) {
+        for (const bool with_y : {false, true}) {
+          const auto with = [&](const Table& table) {
+            return ListsOf(n, digest, [&](uint64_t* lanes, Inverted* out) {
+              table.invert_sgd(theta.source(), x.source(), with_y ? y.source() : Source{nullptr, 0}, *band, n,
+                               6, 12, lanes, out);
+            });
+          };
+          ASSERT_TRUE(with(CpuTable()) == with(RefTable()))
+              << what << ": lr " << hyper.lr << " mu " << hyper.mu << " n " << n << " y " << with_y;
+        }
+      };
+      expect_equal("hostile", true);
+      for (uint32_t i = 0; i < n; ++i) {
+        StoreAs<uint32_t>(theta.data() + 4 * i,
+                          static_cast<uint32_t>(0x3C008000 + (rng_() % 0x400) * 0x10000 + rng_() % 9 - 4) |
+                              uint32_t(rng_() & 1) << 31);
+        for (Bytes* state : {&x, &y}) {
+          const float size =
+              rng_() % 16 == 0 ? 0 : std::ldexp(1 + float(rng_() % 1000) / 1000, -int(rng_() % 30));
+          StoreAs<float>(state->data() + 4 * i, rng_() & 1 ? -size : size);
+        }
+      }
+      expect_equal("ordinary", true);
+      expect_equal("without digest", false);
     }
   }
 }

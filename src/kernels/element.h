@@ -148,9 +148,9 @@ inline void DigestElement(uint64_t key, uint64_t byte, uint64_t bits, uint64_t l
   lanes[1] += kDigestLeft.lane[1][i] * DigestRight(key, b, 1) * __builtin_bswap64(word);
 }
 
-// ---- guarded inversion of AdamW (docs/numerics.md)
+// ---- guarded inversion (docs/numerics.md)
 
-struct AdamwVerdict {
+struct Verdict {
   enum Kind : uint8_t { kSame, kChanged, kUncertain } kind;
   uint16_t old_bits;  // kChanged: the certified old bits. kUncertain, span 1: the lower candidate
   uint8_t span;
@@ -168,26 +168,22 @@ inline float FloatAbove(double x) {
   return static_cast<double>(f) < x ? std::nextafterf(f, INFINITY) : f;
 }
 
-inline AdamwVerdict InvertAdamwElement(float theta, float m, float v, const AdamwBand& band) {
+// theta is after the step, `undone` the estimate of what it was less theta, b the half width of the band
+// around it. in_range: the state is in the range of the proof; idle: it moves nothing (an update of +-0).
+// Anything NaN or infinite ends in "uncertain".
+inline Verdict DecideElement(float theta, float undone, float b, bool in_range, bool idle) {
   const uint32_t theta_bits = std::bit_cast<uint32_t>(theta);
   const uint32_t magnitude = theta_bits & 0x7FFFFFFF;
   const uint32_t cell = (magnitude + 0x7FFF + ((magnitude >> 16) & 1)) & 0x7FFF0000;
   const float a = std::bit_cast<float>(magnitude);
   const float outer = std::bit_cast<float>(cell + 0x8000) - a;
   const float inner = a - (cell ? std::bit_cast<float>(cell - 0x8000) : 0.0f);
-
-  const float root = std::sqrt(v * band.r) + band.eps;
-  const float u = (band.s * m) / root;
-  const float undone = band.k1 * theta + band.k2 * u;
   const float x = std::bit_cast<float>(std::bit_cast<uint32_t>(undone) ^ (theta_bits & 0x80000000));
-  const float b = band.a * a + (band.b * std::fabs(u) + band.c);
 
-  // Written so that any NaN ends in "not covered" or "not kept".
-  const bool covered = cell < 0x7F800000 && magnitude < 0x7F800000 && v < 0x1p100f &&
-                       std::fabs(m) < 0x1p100f && (!band.tiny_eps || m == 0 || v >= 0x1p-100f);
-  if (covered && x + b < outer && b - x < inner) return {AdamwVerdict::kSame, 0, 0};
-  if (magnitude == 0 && m == 0) return {AdamwVerdict::kSame, 0, 0};
-  if (!covered) return {AdamwVerdict::kUncertain, 0, 0};
+  const bool covered = in_range && cell < 0x7F800000 && magnitude < 0x7F800000;
+  if (covered && x + b < outer && b - x < inner) return {Verdict::kSame, 0, 0};
+  if (magnitude == 0 && idle) return {Verdict::kSame, 0, 0};
+  if (!covered) return {Verdict::kUncertain, 0, 0};
 
   // The old value lies in [low, high]; 1.0001 covers the roundings of b and of this sum.
   const double half_width = 1.0001 * static_cast<double>(b);
@@ -198,14 +194,39 @@ inline AdamwVerdict InvertAdamwElement(float theta, float m, float v, const Adam
     const uint32_t size = bits & 0x7FFF;
     return size > kBf16SmallMagnitude && size < 0x7F80;
   };
-  if (!usable(low) || !usable(high)) return {AdamwVerdict::kUncertain, 0, 0};
+  if (!usable(low) || !usable(high)) return {Verdict::kUncertain, 0, 0};
   if (low == high) {
-    if (low == Bf16FromF32(theta_bits)) return {AdamwVerdict::kSame, 0, 0};
-    return {AdamwVerdict::kChanged, low, 0};
+    if (low == Bf16FromF32(theta_bits)) return {Verdict::kSame, 0, 0};
+    return {Verdict::kChanged, low, 0};
   }
   const int steps = static_cast<int16_t>(Ordinal(high)) - static_cast<int16_t>(Ordinal(low));
-  if (steps == 1) return {AdamwVerdict::kUncertain, low, 1};
-  return {AdamwVerdict::kUncertain, 0, 0};
+  if (steps == 1) return {Verdict::kUncertain, low, 1};
+  return {Verdict::kUncertain, 0, 0};
+}
+
+inline Verdict InvertAdamwElement(float theta, float m, float v, const AdamwBand& band) {
+  const float root = std::sqrt(v * band.r) + band.eps;
+  const float u = (band.s * m) / root;
+  const float undone = band.k1 * theta + band.k2 * u;
+  const float b = band.a * std::fabs(theta) + (band.b * std::fabs(u) + band.c);
+  const bool in_range =
+      v < 0x1p100f && std::fabs(m) < 0x1p100f && (!band.tiny_eps || m == 0 || v >= 0x1p-100f);
+  return DecideElement(theta, undone, b, in_range, m == 0);
+}
+
+// y is 0 where a step has none.
+inline Verdict InvertSgdElement(float theta, float x, float y, const SgdBand& band) {
+  const float u = band.s * (x + band.mu * y);
+  const float size = std::fabs(band.s) * (std::fabs(x) + std::fabs(band.mu) * std::fabs(y));
+  const float undone = band.k1 * theta + band.k2 * u;
+  const float b = band.a * std::fabs(theta) + (band.b * size + band.c);
+  return DecideElement(theta, undone, b, true, x == 0 && y == 0);
+}
+
+// Stored moment -> float32.
+inline float LoadMoment(const uint8_t* p, uint64_t i, bool is_bf16) {
+  if (!is_bf16) return LoadAs<float>(p + i * sizeof(float));
+  return std::bit_cast<float>(static_cast<uint32_t>(LoadAs<uint16_t>(p + i * sizeof(uint16_t))) << 16);
 }
 
 inline bool InSetZ(uint16_t bits) {

@@ -69,6 +69,20 @@ struct AdamwBand {
   bool tiny_eps;  // eps < 2^-36: elements with m != 0 and v < 2^-100 are always flagged
 };
 
+// How the moments are stored: float32, or BF16, which is widened as it is read.
+struct Moments {
+  bool m_is_bf16 = false;
+  bool v_is_bf16 = false;
+};
+
+// Constants of one SGD step of one parameter group (MakeSgdBand in kernels/sgd_band.h computes them). The
+// update is u = s (x + mu y), its size |s| (|x| + |mu| |y|).
+struct SgdBand {
+  float k1, k2;   // lambda / c, 1 / c
+  float s, mu;    // lr, factor of y
+  float a, b, c;  // half width of the band: a |theta'| + (b size + c)
+};
+
 // Result lists of an inversion. Each array has room for the call's n elements; positions are relative to the
 // call's first element and ascending.
 struct Inverted {
@@ -107,13 +121,17 @@ struct Table {
   void (*scatter)(Target live, uint32_t width, const uint32_t* pos, uint32_t k, const void* bits);
   void (*write)(Target live, uint32_t width, uint32_t n, const void* bits);
 
-  // Guarded inversion of one AdamW step: theta, m, v are the float32 values after it; serving BF16 (RNE).
+  // Guarded inversion of one AdamW step: theta (float32), m and v as they are after it; serving BF16 (RNE).
   // Sound: an element in neither list has the same BF16 bits before and after, except members of set Z
   // (select_small), which the caller compares itself. In the same pass, because theta is in registers:
   // lanes += digest of the served BF16 bits, with canonical and key as in `digest`. lanes may be null: no
   // digest.
-  void (*invert_adamw)(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n,
+  void (*invert_adamw)(Source theta, Source m, Source v, Moments stored, const AdamwBand& band, uint32_t n,
                        uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out);
+  // The same for one SGD step theta' = theta - lr (x + mu y + weight_decay theta): theta after the step, x
+  // and y as the step used them, all float32. y.base null: there is no y.
+  void (*invert_sgd)(Source theta, Source x, Source y, const SgdBand& band, uint32_t n, uint64_t canonical,
+                     uint64_t key, uint64_t lanes[2], Inverted* out);
 
   // Set Z: positions whose served BF16 is 0x8000 or has a magnitude of 1 ... 0x0100, with the bits.
   uint32_t (*select_small)(Source live, Cast cast, uint32_t n, uint32_t* pos, uint16_t* bits);

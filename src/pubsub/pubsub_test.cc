@@ -94,9 +94,10 @@ TEST_F(PubSub, StageLeavesTheEngineAloneAndRollbackPins) {
 }
 
 // Inversion that forgets the first changed element of every large call, as a wrong proof would.
-void Forgetful(kernels::Source theta, kernels::Source m, kernels::Source v, const kernels::AdamwBand& band,
-               uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2], kernels::Inverted* out) {
-  kernels::CpuTable().invert_adamw(theta, m, v, band, n, canonical, key, lanes, out);
+void Forgetful(kernels::Source theta, kernels::Source m, kernels::Source v, kernels::Moments stored,
+               const kernels::AdamwBand& band, uint32_t n, uint64_t canonical, uint64_t key,
+               uint64_t lanes[2], kernels::Inverted* out) {
+  kernels::CpuTable().invert_adamw(theta, m, v, stored, band, n, canonical, key, lanes, out);
   if (out->changed_count == 0) return;
   for (uint32_t i = 1; i < out->changed_count; ++i) {
     out->changed[i - 1] = out->changed[i];

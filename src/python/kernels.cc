@@ -1,15 +1,18 @@
 #include "kernels/kernels.h"
 
+#include <nanobind/stl/optional.h>
 #include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
 
 #include <memory>
+#include <optional>
 #include <string>
 #include <tuple>
 #include <utility>
 
 #include "kernels/adamw_band.h"
+#include "kernels/sgd_band.h"
 #include "python/errors.h"
 #include "python/kernels.h"
 #include "python/tensor.h"
@@ -22,7 +25,11 @@ namespace nb = nanobind;
 namespace {
 
 using kernels::Cast;
-using HyperTuple = std::tuple<double, double, double, double, double>;  // lr, weight decay, beta1, beta2, eps
+using AdamwTuple = std::tuple<double, double, double, double, double>;  // lr, weight decay, beta1, beta2, eps
+using SgdTuple = std::tuple<double, double, double>;                    // lr, weight decay, factor of y
+// lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span
+using InvertedTuple =
+    std::tuple<std::pair<uint64_t, uint64_t>, nb::bytes, nb::bytes, nb::bytes, nb::bytes, nb::bytes>;
 
 nb::bytes ToBytes(const void* data, uint64_t size_bytes) { return nb::bytes(data, size_bytes); }
 
@@ -175,33 +182,34 @@ class Kernels {
     OrThrow(live.memory().Check());
   }
 
-  std::tuple<std::pair<uint64_t, uint64_t>, nb::bytes, nb::bytes, nb::bytes, nb::bytes, nb::bytes>
-  InvertAdamw(const MemoryRef& theta, const MemoryRef& m, const MemoryRef& v, int64_t offset, uint64_t n,
-              uint64_t step, const HyperTuple& hyper, uint64_t canonical, uint64_t key) const {
+  // offset: of theta, in bytes; the moments begin at the same element.
+  InvertedTuple InvertAdamw(const MemoryRef& theta, const MemoryRef& m, const MemoryRef& v, int64_t offset,
+                            uint64_t n, uint64_t step, const AdamwTuple& hyper, uint64_t canonical,
+                            uint64_t key, bool m_is_bf16, bool v_is_bf16) const {
     const auto [lr, weight_decay, beta1, beta2, eps] = hyper;
-    const auto band = kernels::MakeAdamwBand({lr, weight_decay, beta1, beta2, eps, step, true});
-    if (!band) {
-      throw CoreError(Error(Code::kUnsupported, "inversion does not hold: " + std::string(band.error())));
-    }
-    const Place weights = At(theta, offset, n, 4), first = At(m, offset, n, 4), second = At(v, offset, n, 4);
-    const auto changed = std::make_unique<uint32_t[]>(n);
-    const auto changed_old = std::make_unique<uint16_t[]>(n);
-    const auto uncertain = std::make_unique<uint32_t[]>(n);
-    const auto low = std::make_unique<uint16_t[]>(n);
-    const auto span = std::make_unique<uint8_t[]>(n);
-    kernels::Inverted out{changed.get(), changed_old.get(), uncertain.get(), low.get(), span.get(), 0, 0};
-    uint64_t lanes[2] = {0, 0};
-    WithoutGil([&] {
-      table_->invert_adamw(weights.source(), first.source(), second.source(), *band, CheckedCount(n),
-                           canonical, key, lanes, &out);
+    const auto band = Holds(kernels::MakeAdamwBand({lr, weight_decay, beta1, beta2, eps, step, true},
+                                                   kernels::MomentError(m_is_bf16, v_is_bf16)));
+    const auto state = [&](const MemoryRef& memory, bool is_bf16) {
+      return is_bf16 ? At(memory, offset / 2, n, 2) : At(memory, offset, n, 4);
+    };
+    const Place weights = At(theta, offset, n, 4), first = state(m, m_is_bf16), second = state(v, v_is_bf16);
+    return Lists(weights, n, [&](uint64_t* lanes, kernels::Inverted* out) {
+      table_->invert_adamw(weights.source(), first.source(), second.source(), {m_is_bf16, v_is_bf16}, band,
+                           CheckedCount(n), canonical, key, lanes, out);
     });
-    OrThrow(weights.memory().Check());
-    return {{lanes[0], lanes[1]},
-            ToBytes(changed.get(), out.changed_count * uint64_t{4}),
-            ToBytes(changed_old.get(), out.changed_count * uint64_t{2}),
-            ToBytes(uncertain.get(), out.uncertain_count * uint64_t{4}),
-            ToBytes(low.get(), out.uncertain_count * uint64_t{2}),
-            ToBytes(span.get(), out.uncertain_count)};
+  }
+
+  InvertedTuple InvertSgd(const MemoryRef& theta, const MemoryRef& x, const std::optional<MemoryRef>& y,
+                          int64_t offset, uint64_t n, const SgdTuple& hyper, uint64_t canonical,
+                          uint64_t key) const {
+    const auto [lr, weight_decay, mu] = hyper;
+    const auto band = Holds(kernels::MakeSgdBand({lr, weight_decay, mu}));
+    const Place weights = At(theta, offset, n, 4), first = At(x, offset, n, 4);
+    const kernels::Source second = y ? At(*y, offset, n, 4).source() : kernels::Source{nullptr, 0};
+    return Lists(weights, n, [&](uint64_t* lanes, kernels::Inverted* out) {
+      table_->invert_sgd(weights.source(), first.source(), second, band, CheckedCount(n), canonical, key,
+                         lanes, out);
+    });
   }
 
   std::pair<nb::bytes, nb::bytes> SelectSmall(const MemoryRef& memory, int64_t offset, int cast,
@@ -218,6 +226,30 @@ class Kernels {
   }
 
  private:
+  template <class Band>
+  static Band Holds(const tl::expected<Band, std::string_view>& band) {
+    if (band) return *band;
+    throw CoreError(Error(Code::kUnsupported, "inversion does not hold: " + std::string(band.error())));
+  }
+  // invert(lanes, out): the call, without the GIL.
+  template <class F>
+  static InvertedTuple Lists(const Place& theta, uint64_t n, F&& invert) {
+    const auto changed = std::make_unique<uint32_t[]>(n);
+    const auto changed_old = std::make_unique<uint16_t[]>(n);
+    const auto uncertain = std::make_unique<uint32_t[]>(n);
+    const auto low = std::make_unique<uint16_t[]>(n);
+    const auto span = std::make_unique<uint8_t[]>(n);
+    kernels::Inverted out{changed.get(), changed_old.get(), uncertain.get(), low.get(), span.get(), 0, 0};
+    uint64_t lanes[2] = {0, 0};
+    WithoutGil([&] { invert(lanes, &out); });
+    OrThrow(theta.memory().Check());
+    return {{lanes[0], lanes[1]},
+            ToBytes(changed.get(), out.changed_count * uint64_t{4}),
+            ToBytes(changed_old.get(), out.changed_count * uint64_t{2}),
+            ToBytes(uncertain.get(), out.uncertain_count * uint64_t{4}),
+            ToBytes(low.get(), out.uncertain_count * uint64_t{2}),
+            ToBytes(span.get(), out.uncertain_count)};
+  }
   Place Of(const MemoryRef& memory, int64_t offset) const {
     const bool torch = memory.memory->device() == DeviceKind::kTorch;
     if (torch != (table_ == &TorchTable())) {
@@ -257,7 +289,11 @@ void BindKernels(nb::module_& module) {
       .def("write", &Kernels::Write, nb::arg("memory"), nb::arg("offset"), nb::arg("width"), nb::arg("bits"))
       .def("invert_adamw", &Kernels::InvertAdamw, nb::arg("theta"), nb::arg("m"), nb::arg("v"),
            nb::arg("offset"), nb::arg("n"), nb::arg("step"), nb::arg("hyper"), nb::arg("canonical"),
-           nb::arg("key"), "lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span")
+           nb::arg("key"), nb::arg("m_is_bf16") = false, nb::arg("v_is_bf16") = false,
+           "lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span")
+      .def("invert_sgd", &Kernels::InvertSgd, nb::arg("theta"), nb::arg("x"), nb::arg("y").none(),
+           nb::arg("offset"), nb::arg("n"), nb::arg("hyper"), nb::arg("canonical"), nb::arg("key"),
+           "lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span")
       .def("select_small", &Kernels::SelectSmall, nb::arg("memory"), nb::arg("offset"), nb::arg("cast"),
            nb::arg("n"));
 }

@@ -92,8 +92,8 @@ void Write(Target live, uint32_t width, uint32_t n, const void* bits) {
   MemoryOf(live).Call("write", 0, Signed(live.offset), width, Array(bits, uint64_t{n} * width));
 }
 
-void InvertAdamw(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n, uint64_t canonical,
-                 uint64_t key, uint64_t lanes[2], Inverted* out) {
+void InvertAdamw(Source theta, Source m, Source v, kernels::Moments stored, const AdamwBand& band, uint32_t n,
+                 uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out) {
   out->changed_count = 0;
   out->uncertain_count = 0;
   if (n == 0) return;
@@ -104,9 +104,28 @@ void InvertAdamw(Source theta, Source m, Source v, const AdamwBand& band, uint32
   const uint64_t words = uint64_t{n} * 4, halves = uint64_t{n} * 2;
   const auto counts = MemoryOf(theta).Call(
       "invert_adamw", std::pair<uint32_t, uint32_t>{0, 0}, Signed(theta.offset), MemoryOf(m).storage(),
-      Signed(m.offset), MemoryOf(v).storage(), Signed(v.offset), constants, n, Array(out->changed, words),
-      Array(out->changed_old, halves), Array(out->uncertain, words), Array(out->uncertain_low, halves),
-      Array(out->uncertain_span, n));
+      Signed(m.offset), stored.m_is_bf16, MemoryOf(v).storage(), Signed(v.offset), stored.v_is_bf16,
+      constants, n, Array(out->changed, words), Array(out->changed_old, halves), Array(out->uncertain, words),
+      Array(out->uncertain_low, halves), Array(out->uncertain_span, n));
+  out->changed_count = counts.first;
+  out->uncertain_count = counts.second;
+}
+
+void InvertSgd(Source theta, Source x, Source y, const kernels::SgdBand& band, uint32_t n, uint64_t canonical,
+               uint64_t key, uint64_t lanes[2], Inverted* out) {
+  out->changed_count = 0;
+  out->uncertain_count = 0;
+  if (n == 0) return;
+  if (lanes != nullptr) Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
+  nb::gil_scoped_acquire gil;
+  const nb::object constants = nb::make_tuple(band.k1, band.k2, band.s, band.mu, band.a, band.b, band.c);
+  const nb::object other = y.base == nullptr ? nb::none() : MemoryOf(y).storage();
+  const uint64_t words = uint64_t{n} * 4, halves = uint64_t{n} * 2;
+  const auto counts = MemoryOf(theta).Call("invert_sgd", std::pair<uint32_t, uint32_t>{0, 0},
+                                           Signed(theta.offset), MemoryOf(x).storage(), Signed(x.offset),
+                                           other, Signed(y.offset), constants, n, Array(out->changed, words),
+                                           Array(out->changed_old, halves), Array(out->uncertain, words),
+                                           Array(out->uncertain_low, halves), Array(out->uncertain_span, n));
   out->changed_count = counts.first;
   out->uncertain_count = counts.second;
 }
@@ -129,6 +148,7 @@ constexpr kernels::Table kTable = {
     .scatter = Scatter,
     .write = Write,
     .invert_adamw = InvertAdamw,
+    .invert_sgd = InvertSgd,
     .select_small = SelectSmall,
 };
 

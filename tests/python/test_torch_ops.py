@@ -140,35 +140,77 @@ def test_writes(rng: np.random.Generator, width: int) -> None:
     both(lambda k: k.gather(data[k], -100 * width, {1: 0, 2: 1, 4: 2, 8: 3}[width], positions))
 
 
-@pytest.mark.parametrize("eps", [1e-8, 1e-6, 1e-15])
-@pytest.mark.parametrize("lr", [1e-6, 1e-3, 0.0])
-@pytest.mark.parametrize("step", [1, 1000])
-def test_invert_adamw(rng: np.random.Generator, eps: float, lr: float, step: int) -> None:
-    n = 20000
+def trial_weights(rng: np.random.Generator, n: int) -> np.ndarray:
+    """Natural weights, weights next to the edges of BF16 cells, and awkward bits."""
     theta = np.frombuffer(awkward(rng, n, 4), np.float32).copy()
     theta[: n // 2] = rng.normal(0, 0.02, n // 2)
     near = ((theta[: n // 4].view(np.uint32) & 0xFFFF0000) | 0x8000) + rng.integers(-40, 41, n // 4).astype(
         np.uint32
     )
     theta[: n // 4] = near.astype(np.uint32).view(np.float32)
+    theta[::83] = 0
+    theta[::79] = -0.0
+    return theta
+
+
+def stored(values: np.ndarray, is_bf16: bool) -> Twin:
+    if not is_bf16:
+        return Twin(values.tobytes())
+    return Twin(torch.from_numpy(values).to(torch.bfloat16).view(torch.int16).numpy().tobytes())
+
+
+@pytest.mark.parametrize("eps", [1e-8, 1e-6, 1e-15])
+@pytest.mark.parametrize("lr", [1e-6, 1e-3, 0.0])
+@pytest.mark.parametrize("step", [1, 1000])
+@pytest.mark.parametrize("bf16", [(False, False), (True, True), (True, False), (False, True)])
+def test_invert_adamw(
+    rng: np.random.Generator, eps: float, lr: float, step: int, bf16: tuple[bool, bool]
+) -> None:
+    n = 20000
+    theta = trial_weights(rng, n)
     m = (rng.normal(0, 1, n) * np.exp2(rng.integers(-40, 5, n))).astype(np.float32)
     v = np.square(rng.normal(0, 1, n) * np.exp2(rng.integers(-40, 5, n))).astype(np.float32)
     m[::97] = 0
     v[::89] = 0
-    theta[::83] = 0
-    theta[::79] = -0.0
     m[::71] = np.nan
     v[::67] = 2.0**101
-    memories = [Twin(x.tobytes()) for x in (theta, m, v)]
+    memories = [Twin(theta.tobytes()), stored(m, bf16[0]), stored(v, bf16[1])]
     hyper = (lr, 0.1, 0.9, 0.999, eps)
     result = both(
         lambda k: k.invert_adamw(
-            *[memory[k] for memory in memories], 4, n - 1, step, hyper, 4096, 0x1234567890ABCDEF
+            *[memory[k] for memory in memories], 4, n - 1, step, hyper, 4096, 0x1234567890ABCDEF, *bf16
         )
     )
     _, changed, _, uncertain, _, span = result
     assert len(uncertain) > 0 and 1 in span
     assert len(changed) > 0 or lr == 0
+
+
+@pytest.mark.parametrize("hyper", [(1e-3, 0.0, 0.0), (1e-2, 0.1, 0.9), (-0.1, -1.0, -0.5), (0.0, 0.0, 0.9)])
+@pytest.mark.parametrize("with_y", [False, True])
+def test_invert_sgd(rng: np.random.Generator, hyper: tuple[float, float, float], with_y: bool) -> None:
+    n = 20000
+    theta = trial_weights(rng, n)
+    states = [(rng.normal(0, 1, n) * np.exp2(rng.integers(-40, 1, n))).astype(np.float32) for _ in range(2)]
+    for i, state in enumerate(states):
+        state[:: 97 - i] = 0
+        state[:: 71 - i] = np.nan
+    memories = [Twin(values.tobytes()) for values in (theta, *states)]
+    result = both(
+        lambda k: k.invert_sgd(
+            memories[0][k],
+            memories[1][k],
+            memories[2][k] if with_y else None,
+            4,
+            n - 1,
+            hyper,
+            4096,
+            0x1234567890ABCDEF,
+        )
+    )
+    _, changed, _, uncertain, _, span = result
+    assert len(uncertain) > 0 and 1 in span
+    assert len(changed) > 0 or hyper[0] == 0
 
 
 def test_select_small(rng: np.random.Generator) -> None:

@@ -15,6 +15,7 @@
 #include "kernels/cpu/host-inl.h"
 #include "kernels/cpu/move-inl.h"
 #include "kernels/cpu/scan-inl.h"
+#include "kernels/cpu/sgd-inl.h"
 #endif
 
 HWY_BEFORE_NAMESPACE();
@@ -33,6 +34,7 @@ const Table& TargetTable() {
       .scatter = Scatter,
       .write = Write,
       .invert_adamw = InvertAdamw,
+      .invert_sgd = InvertSgd,
       .select_small = SelectSmall,
   };
   return kTable;

@@ -60,25 +60,41 @@ void Write(Target live, uint32_t width, uint32_t n, const void* bits) {
   if (n != 0) std::memcpy(Address(live), bits, uint64_t{n} * width);
 }
 
-void InvertAdamw(Source theta, Source m, Source v, const AdamwBand& band, uint32_t n, uint64_t canonical,
-                 uint64_t key, uint64_t lanes[2], Inverted* out) {
+// verdict_of(i): what is said of element i.
+template <class F>
+void Invert(Source theta, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out,
+            F&& verdict_of) {
   if (lanes != nullptr) Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
   out->changed_count = 0;
   out->uncertain_count = 0;
   for (uint32_t i = 0; i < n; ++i) {
-    const uint64_t at = uint64_t{i} * sizeof(float);
-    const AdamwVerdict verdict =
-        InvertAdamwElement(LoadAs<float>(Address(theta) + at), LoadAs<float>(Address(m) + at),
-                           LoadAs<float>(Address(v) + at), band);
-    if (verdict.kind == AdamwVerdict::kChanged) {
+    const Verdict verdict = verdict_of(i);
+    if (verdict.kind == Verdict::kChanged) {
       out->changed_old[out->changed_count] = verdict.old_bits;
       out->changed[out->changed_count++] = i;
-    } else if (verdict.kind == AdamwVerdict::kUncertain) {
+    } else if (verdict.kind == Verdict::kUncertain) {
       out->uncertain_low[out->uncertain_count] = verdict.old_bits;
       out->uncertain_span[out->uncertain_count] = verdict.span;
       out->uncertain[out->uncertain_count++] = i;
     }
   }
+}
+
+float FloatAt(Source source, uint64_t i) { return LoadAs<float>(Address(source) + i * sizeof(float)); }
+
+void InvertAdamw(Source theta, Source m, Source v, Moments stored, const AdamwBand& band, uint32_t n,
+                 uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out) {
+  Invert(theta, n, canonical, key, lanes, out, [&](uint32_t i) {
+    return InvertAdamwElement(FloatAt(theta, i), LoadMoment(Address(m), i, stored.m_is_bf16),
+                              LoadMoment(Address(v), i, stored.v_is_bf16), band);
+  });
+}
+
+void InvertSgd(Source theta, Source x, Source y, const SgdBand& band, uint32_t n, uint64_t canonical,
+               uint64_t key, uint64_t lanes[2], Inverted* out) {
+  Invert(theta, n, canonical, key, lanes, out, [&](uint32_t i) {
+    return InvertSgdElement(FloatAt(theta, i), FloatAt(x, i), y.base == nullptr ? 0.0f : FloatAt(y, i), band);
+  });
 }
 
 uint32_t SelectSmall(Source live, Cast cast, uint32_t n, uint32_t* pos, uint16_t* bits) {
@@ -104,6 +120,7 @@ constexpr Table kTable = {
     .scatter = Scatter,
     .write = Write,
     .invert_adamw = InvertAdamw,
+    .invert_sgd = InvertSgd,
     .select_small = SelectSmall,
 };
 

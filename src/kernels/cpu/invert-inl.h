@@ -1,0 +1,271 @@
+// Guarded inversion of an optimizer step, vectorised (docs/numerics.md): what the rules of all optimizers
+// share. Same operations in the same order as DecideElement, so every verdict agrees.
+#if defined(DELTAWIRE_KERNELS_CPU_INVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
+#undef DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
+#else
+#define DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
+#endif
+
+#include "kernels/cpu/digest-inl.h"
+#include "kernels/cpu/lanes-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace deltawire::kernels::HWY_NAMESPACE {
+namespace {
+
+using DF = hn::ScalableTag<float>;
+using DU = hn::RebindToUnsigned<DF>;
+using VF = hn::Vec<DF>;
+using VU = hn::Vec<DU>;
+constexpr uint32_t kLanes = HWY_LANES(float);
+static_assert(64 % kLanes == 0);
+
+// A rule knows one optimizer and the addresses of its operands. It offers
+//   kOperands                     how many arrays it reads besides theta (1 or 2)
+//   theta, Advance(n)             the weights; moves all addresses by n elements
+//   PrefetchAhead(i)              the cache lines of 2 kLanes elements, kElementsAhead elements from i
+//   Screen(i, theta, cell)        lanes that the exact verdict surely keeps, cheaply; operands from element i
+//   OperandsAt(i, a, b)           one element's operands as float32
+//   Undo(theta, a, b)             the exact estimate
+struct Estimate {
+  VF undone, b;           // D and the half width of the band
+  hn::Mask<DF> in_range;  // the state is in the range of the proof
+  hn::Mask<DF> idle;      // the update is +-0
+};
+
+// What a screen knows of theta.
+struct Cell {
+  VU bits;
+  VF a;             // |theta|
+  VF outer, inner;  // distances to the edges of its cell
+  VU rounded;       // BF16 in the upper half, except for ties and NaN
+};
+
+// A tie has inner = 0 and may belong to the cell below; of a NaN, an infinity, or a magnitude below 0x8000
+// one distance is NaN. A screen must pass none of them, which lets this round with one addition.
+HWY_INLINE Cell CellOf(VF theta) {
+  const DF df;
+  const DU du;
+  const VU bits = hn::BitCast(du, theta), half = hn::Set(du, 0x8000);
+  const VU rounded = hn::Add(bits, half);
+  const VU cell = hn::And(rounded, hn::Set(du, 0x7FFF0000));
+  const VF a = hn::Abs(theta);
+  return {bits, a, hn::Sub(hn::BitCast(df, hn::Add(cell, half)), a),
+          hn::Sub(a, hn::BitCast(df, hn::Sub(cell, half))), rounded};
+}
+
+// BF16 of the float32 next outside of x = middle + sign * half_width, in the low 16 bits of each lane.
+template <bool kBelow>
+HWY_INLINE VU Bf16Outside(hn::Vec<hn::Repartition<double, DF>> low_half,
+                          hn::Vec<hn::Repartition<double, DF>> high_half) {
+  const DF df;
+  const DU du;
+  const hn::RebindToSigned<DF> di;
+  const hn::Repartition<double, DF> dd;
+  const hn::Half<DF> dh;
+  const auto f_low = hn::DemoteTo(dh, low_half), f_high = hn::DemoteTo(dh, high_half);
+  const VF f = hn::Combine(df, f_high, f_low);
+  const auto back_low = hn::PromoteTo(dd, f_low), back_high = hn::PromoteTo(dd, f_high);
+  const uint64_t inward = kBelow ? MaskBits(dd, hn::Gt(back_low, low_half)) |
+                                       MaskBits(dd, hn::Gt(back_high, high_half)) << (kLanes / 2)
+                                 : MaskBits(dd, hn::Lt(back_low, low_half)) |
+                                       MaskBits(dd, hn::Lt(back_high, high_half)) << (kLanes / 2);
+  // One step in the ordinal order is the next float32. Around zero it differs from nextafter in the sign of
+  // zero or by a subnormal, which no certificate uses.
+  const auto bits = hn::BitCast(di, f);
+  const auto magnitude = hn::Set(di, 0x7FFFFFFF);
+  const auto ordinal = hn::Xor(bits, hn::And(hn::BroadcastSignBit(bits), magnitude));
+  const auto moved = hn::Add(ordinal, hn::Set(di, kBelow ? -1 : 1));
+  const auto outside = hn::Xor(moved, hn::And(hn::BroadcastSignBit(moved), magnitude));
+  uint8_t mask_bytes[8];
+  StoreAs<uint64_t>(mask_bytes, inward);
+  const auto step = hn::LoadMaskBits(di, mask_bytes);
+  return hn::ShiftRight<16>(RoundToBf16(du, hn::BitCast(du, hn::IfThenElse(step, outside, bits))));
+}
+
+struct Verdicts {
+  VU low, high;  // BF16 of the two ends of the interval that holds the old value
+  VU served;     // BF16 of theta
+  hn::Mask<DU> changed, uncertain;
+  hn::Mask<DU> neighbours;  // of the uncertain: low and high are one ordinal step apart
+};
+
+// What DecideElement says, lane by lane.
+HWY_INLINE Verdicts Decide(VF theta, const Estimate& e) {
+  const DF df;
+  const DU du;
+  const hn::Repartition<double, DF> dd;
+  const hn::Half<DF> dh;
+  const VU bits = hn::BitCast(du, theta);
+  const VU magnitude = hn::And(bits, hn::Set(du, 0x7FFFFFFF));
+  const VU odd = hn::And(hn::ShiftRight<16>(magnitude), hn::Set(du, 1));
+  const VU cell = hn::And(hn::Add(hn::Add(magnitude, hn::Set(du, 0x7FFF)), odd), hn::Set(du, 0x7FFF0000));
+  const VF a = hn::BitCast(df, magnitude);
+  const VU half = hn::Set(du, 0x8000);
+  // The cell of zero has its inner edge at zero.
+  const VU below = hn::IfThenZeroElse(hn::Eq(cell, hn::Zero(du)), hn::Sub(cell, half));
+  const VF outer = hn::Sub(hn::BitCast(df, hn::Add(cell, half)), a);
+  const VF inner = hn::Sub(a, hn::BitCast(df, below));
+  const VF outward = hn::BitCast(df, hn::Xor(hn::BitCast(du, e.undone), hn::Xor(bits, magnitude)));
+
+  // theta must be finite and round to a finite value.
+  const auto finite = hn::Lt(magnitude, hn::Set(du, 0x7F7F8000));
+  const auto covered = hn::And(finite, hn::RebindMask(du, e.in_range));
+  const auto inside =
+      hn::RebindMask(du, hn::And(hn::Lt(hn::Add(outward, e.b), outer), hn::Lt(hn::Sub(e.b, outward), inner)));
+  const auto zero = hn::And(hn::Eq(magnitude, hn::Zero(du)), hn::RebindMask(du, e.idle));
+  const auto same = hn::Or(hn::And(covered, inside), zero);
+
+  const auto widen = hn::Set(dd, 1.0001);
+  const auto half0 = hn::Mul(widen, hn::PromoteTo(dd, hn::LowerHalf(dh, e.b)));
+  const auto half1 = hn::Mul(widen, hn::PromoteTo(dd, hn::UpperHalf(dh, e.b)));
+  const auto middle0 =
+      hn::Add(hn::PromoteTo(dd, hn::LowerHalf(dh, theta)), hn::PromoteTo(dd, hn::LowerHalf(dh, e.undone)));
+  const auto middle1 =
+      hn::Add(hn::PromoteTo(dd, hn::UpperHalf(dh, theta)), hn::PromoteTo(dd, hn::UpperHalf(dh, e.undone)));
+
+  Verdicts out;
+  out.low = Bf16Outside<true>(hn::Sub(middle0, half0), hn::Sub(middle1, half1));
+  out.high = Bf16Outside<false>(hn::Add(middle0, half0), hn::Add(middle1, half1));
+  out.served = hn::ShiftRight<16>(RoundToBf16(du, bits));
+  const VU bf16_size = hn::Set(du, 0x7FFF);
+  const VU low_size = hn::And(out.low, bf16_size), high_size = hn::And(out.high, bf16_size);
+  const auto sized = hn::And(hn::Gt(hn::Min(low_size, high_size), hn::Set(du, kBf16SmallMagnitude)),
+                             hn::Lt(hn::Max(low_size, high_size), hn::Set(du, 0x7F80)));
+  const auto usable = hn::And(covered, sized);
+  const auto certain = hn::And(usable, hn::Eq(out.low, out.high));
+  out.changed = hn::And(hn::AndNot(same, certain), hn::Ne(out.low, out.served));
+  out.uncertain = hn::AndNot(same, hn::Not(certain));
+  // low <= high as values; with equal signs one ordinal step is one step of the magnitude.
+  const VU apart = hn::Sub(hn::Max(out.low, out.high), hn::Min(out.low, out.high));
+  out.neighbours = hn::And(usable, hn::Eq(apart, hn::Set(du, 1)));
+  return out;
+}
+
+// Decides the flagged elements of one chunk, whose first element is `base` of the call. Rounds `served` again
+// where the screen's rounding does not hold; served is null where nobody wants it.
+template <class Rule>
+HWY_NOINLINE void Settle(const Rule& rule, uint32_t base, const uint32_t* flagged, uint32_t count,
+                         uint16_t* served, Inverted* out) {
+  const DF df;
+  const DU du;
+  const hn::Rebind<uint16_t, DF> d16;
+  HWY_ALIGN float lanes[3][kLanes] = {};
+  HWY_ALIGN uint32_t at[kLanes] = {};
+  HWY_ALIGN uint32_t pos[kLanes];
+  HWY_ALIGN uint16_t bits[kLanes];
+  for (uint32_t i = 0; i < count; i += kLanes) {
+    const uint32_t batch = count - i < kLanes ? count - i : kLanes;
+    for (uint32_t j = 0; j < batch; ++j) {
+      at[j] = flagged[i + j];
+      lanes[0][j] = LoadAs<float>(rule.theta + uint64_t{at[j]} * sizeof(float));
+      rule.OperandsAt(at[j], lanes[1][j], lanes[2][j]);
+    }
+    const auto real = hn::FirstN(du, batch);
+    const VF theta = hn::Load(df, lanes[0]);
+    const Verdicts verdicts = Decide(theta, rule.Undo(theta, hn::Load(df, lanes[1]), hn::Load(df, lanes[2])));
+    const VU position = hn::Add(hn::Load(du, at), hn::Set(du, base));
+
+    const VU screened = hn::ShiftRight<16>(hn::Add(hn::BitCast(du, theta), hn::Set(du, 0x8000)));
+    if (served != nullptr &&
+        HWY_UNLIKELY(!hn::AllFalse(du, hn::And(real, hn::Ne(screened, verdicts.served))))) {
+      for (uint32_t j = 0; j < batch; ++j) served[at[j]] = Bf16FromF32(std::bit_cast<uint32_t>(lanes[0][j]));
+    }
+
+    const auto changed = hn::And(real, verdicts.changed);
+    const auto changed_count = static_cast<uint32_t>(hn::CountTrue(du, changed));
+    const VU changed_pos = hn::Compress(position, changed);
+    const auto changed_old = hn::TruncateTo(d16, hn::Compress(verdicts.low, changed));
+    if (HWY_LIKELY(batch == kLanes)) {
+      // A whole vector fits: these kLanes elements are not in the list yet, and the list has room for all.
+      hn::StoreU(changed_pos, du, out->changed + out->changed_count);
+      hn::StoreU(changed_old, d16, out->changed_old + out->changed_count);
+    } else {
+      hn::Store(changed_pos, du, pos);
+      hn::Store(changed_old, d16, bits);
+      std::memcpy(out->changed + out->changed_count, pos, changed_count * sizeof(uint32_t));
+      std::memcpy(out->changed_old + out->changed_count, bits, changed_count * sizeof(uint16_t));
+    }
+    out->changed_count += changed_count;
+
+    const auto uncertain = hn::And(real, verdicts.uncertain);
+    if (HWY_LIKELY(hn::AllFalse(du, uncertain))) continue;
+    hn::Store(position, du, pos);
+    hn::Store(hn::TruncateTo(d16, verdicts.low), d16, bits);
+    const uint64_t neighbours = MaskBits(du, verdicts.neighbours);
+    for (uint64_t left = MaskBits(du, uncertain); left != 0; left &= left - 1) {
+      const int j = __builtin_ctzll(left);
+      const bool span = (neighbours >> j) & 1;
+      out->uncertain[out->uncertain_count] = pos[j];
+      out->uncertain_low[out->uncertain_count] = span ? bits[j] : 0;
+      out->uncertain_span[out->uncertain_count++] = span;
+    }
+  }
+}
+
+// Into the second-level cache, a chunk ahead: keeps memory busy while Settle and the digest run.
+constexpr uint32_t kElementsAhead = kChunk;
+
+HWY_INLINE void PrefetchElements(const uint8_t* p, uint64_t i, uint32_t width) {
+  const uint8_t* first = p + (i + kElementsAhead) * width;
+  for (uint32_t line = 0; line < 2 * kLanes * width; line += 64) __builtin_prefetch(first + line, 0, 2);
+}
+
+template <bool kDigest, class Rule>
+HWY_INLINE void InvertChunks(Rule rule, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2],
+                             Inverted* out) {
+  const DF df;
+  const hn::Repartition<uint16_t, DF> d16;
+  constexpr uint64_t kAllLanes = (uint64_t{1} << kLanes) - 1;
+  HWY_ALIGN uint32_t flagged[kChunk];
+  HWY_ALIGN uint16_t served[kChunk];
+  for (uint32_t start = 0; start < n; start += kChunk) {
+    const uint32_t size = n - start < kChunk ? n - start : kChunk;
+    uint32_t count = 0, i = 0;
+    for (; i + 64 <= size; i += 64) {
+      uint64_t word = 0;
+      for (uint32_t j = 0; j < 64; j += 2 * kLanes) {
+        const uint32_t at = i + j, next = at + kLanes;
+        rule.PrefetchAhead(at);
+        const Cell low = CellOf(LoadBytes(df, rule.theta + uint64_t{at} * sizeof(float)));
+        const Cell high = CellOf(LoadBytes(df, rule.theta + uint64_t{next} * sizeof(float)));
+        word |= (MaskBits(df, rule.Screen(at, low)) ^ kAllLanes) << j |
+                (MaskBits(df, rule.Screen(next, high)) ^ kAllLanes) << (j + kLanes);
+        if constexpr (kDigest) {
+          hn::StoreU(hn::ConcatOdd(d16, hn::BitCast(d16, high.rounded), hn::BitCast(d16, low.rounded)), d16,
+                     served + at);
+        }
+      }
+      count = AppendFullWord(word, i, flagged, count);
+    }
+    for (; i < size; ++i) {
+      served[i] = Bf16FromF32(LoadAs<uint32_t>(rule.theta + uint64_t{i} * sizeof(float)));
+      flagged[count++] = i;
+    }
+    Settle(rule, start, flagged, count, kDigest ? served : nullptr, out);
+    if constexpr (kDigest) {
+      DigestBytes(reinterpret_cast<const uint8_t*>(served), uint64_t{size} * 2, canonical, key, lanes);
+      canonical += uint64_t{size} * 2;
+    }
+    rule.Advance(size);
+  }
+}
+
+template <class Rule>
+HWY_INLINE void InvertAll(const Rule& rule, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2],
+                          Inverted* out) {
+  out->changed_count = 0;
+  out->uncertain_count = 0;
+  if (lanes != nullptr) {
+    InvertChunks<true>(rule, n, canonical, key, lanes, out);
+  } else {
+    InvertChunks<false>(rule, n, canonical, key, lanes, out);
+  }
+}
+
+}  // namespace
+}  // namespace deltawire::kernels::HWY_NAMESPACE
+HWY_AFTER_NAMESPACE();
+
+#endif  // DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
