@@ -12,7 +12,9 @@
 namespace deltawire {
 
 enum class Detector : uint8_t {
-  kInversion,  // F32 weights served as BF16 and moved by AdamW: the step is undone, no copy is kept
+  kInversion,  // F32 weights served as BF16 and moved by the Adam family or SGD: steps are undone, no copy kept
+  kCapture,    // any optimizer that updates one tensor at a time: compared around each update
+  kCopyBack,   // served tensors that a master is copied into: compared before each copy
   kSnapshot,   // any optimizer: the served bits of the last version are kept and compared
   kFence,      // no optimizer: blocks whose digest changed are sent whole
 };
@@ -30,18 +32,35 @@ struct SourceTensor {
   uint64_t step = 0;  // kInversion: the optimizer's counter for this tensor now
 };
 
-// One AdamW step (decoupled decay) of one tensor, with the numbers that the step used. m and v: F32,
-// row-major, the tensor's element count, after the step.
-struct AdamwStep {
+// One step of one tensor by Adam (weight_decay 0: L2 decay is inside m and v), AdamW (decoupled decay) or
+// AMSGrad (v: the running maximum), with the numbers that the step used. m and v: after the step, row-major, the
+// tensor's element count.
+struct AdamStep {
   size_t tensor = 0;  // index in the list given to Open
   double lr = 0;
   double weight_decay = 0;
   double beta1 = 0.9;
   double beta2 = 0.999;
   double eps = 1e-8;
-  uint64_t step = 0;  // the counter after the step
-  const float* m = nullptr;
-  const float* v = nullptr;
+  bool bias_correction = true;
+  uint64_t step = 0;  // the tensor's counter after the step
+  const void* m = nullptr;
+  const void* v = nullptr;
+  std::string m_dtype = "F32";  // or "BF16": computed in float32 and rounded to nearest when stored
+  std::string v_dtype = "F32";
+};
+
+// One step of one tensor by SGD: theta -= lr * (x + mu * y + weight_decay * theta). Momentum: x is the buffer
+// after the step, weight_decay 0 (it is inside the buffer). None: x is the gradient. Nesterov: x is the gradient,
+// y the buffer, mu the momentum. F32, row-major.
+struct SgdStep {
+  size_t tensor = 0;
+  double lr = 0;
+  double weight_decay = 0;
+  double mu = 0;
+  uint64_t step = 0;  // the tensor's counter after the step
+  const float* x = nullptr;
+  const float* y = nullptr;  // null: none
 };
 
 struct PublishOptions {
@@ -65,9 +84,15 @@ class Publisher {
 
   const VersionInfo& opened() const;
 
-  // Around every optimizer step.
-  Expected<Done> BeforeStep();
-  Expected<Done> AfterStep(const std::vector<AdamwStep>& steps);
+  // Around every optimizer step, for the tensors that it may change. Before: notices edits since the last
+  // observation. After: undoes the step (kInversion).
+  Expected<Done> BeforeStep(const std::vector<size_t>& tensors);
+  Expected<Done> AfterStep(const std::vector<AdamStep>& adam, const std::vector<SgdStep>& sgd = {});
+  // Around the update of these tensors alone (kCapture).
+  Expected<Done> BeginCapture(const std::vector<size_t>& tensors);
+  Expected<Done> EndCapture(const std::vector<size_t>& tensors);
+  // Before `master` (row-major, the tensor's shape) is rounded to nearest into the tensor (kCopyBack).
+  Expected<Done> CopyBack(size_t tensor, const void* master, const std::string& dtype);
   // The present weights as the next version, durable when this returns. On error nothing is lost: the next
   // publish carries these changes too.
   Expected<VersionInfo> Publish();

@@ -5,19 +5,15 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import Any, Protocol
 
 import torch
 
 from ._detector import Choice, group_refusal, moments_refusal
 from ._tensors import Views
 
-if TYPE_CHECKING:
-    from . import _core
-
 Hyper = tuple[float, float, float, float, float]
-StepTuple = tuple[int, int, Hyper, "_core.Tensor | None", "_core.Tensor | None", str]
-_NO_HYPER: Hyper = (0.0, 0.0, 0.0, 0.0, 0.0)
+StepTuple = tuple[int, int, Any, str]
 
 
 class StepListener(Protocol):
@@ -166,10 +162,10 @@ def observed_steps(
         used = hypers.get(id(parameter), "it was in no parameter group before the step")
         refusal = used if isinstance(used, str) else moments_refusal(optimizer, parameter)
         if refusal:
-            out.append((i, step, _NO_HYPER, None, None, refusal))
+            out.append((i, step, None, refusal))
             continue
         assert not isinstance(used, str)
         m = views.of(f"exp_avg of tensor {i}", state["exp_avg"])
         v = views.of(f"exp_avg_sq of tensor {i}", state["exp_avg_sq"])
-        out.append((i, step, used, m, v, ""))
+        out.append((i, step, ("adam", (*used, True), m, v), ""))
     return out

@@ -262,7 +262,7 @@ class Publisher:
             if self._calls.closed:
                 return
             self._check_places()
-            self._core.before_step()
+            self._core.before_step(list(range(len(self._choices))))
             if self._audit is not None:
                 self._audit.before_step()
 

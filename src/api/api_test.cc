@@ -72,7 +72,7 @@ TEST_F(PublicApi, PublishesAndFollows) {
   auto engine = deltawire::Subscriber::Open(options.url, {{"w", live.data(), "BF16", {60, 50}, {}}});
   ASSERT_TRUE(engine);
   for (uint64_t number = 1; number <= 3; ++number) {
-    ASSERT_TRUE(publisher->BeforeStep());
+    ASSERT_TRUE(publisher->BeforeStep({0}));
     Train();
     ASSERT_TRUE(publisher->AfterStep({{.tensor = 0,
                                        .lr = 1e-4,

@@ -1,5 +1,8 @@
 #include "deltawire/publisher.h"
 
+#include <algorithm>
+#include <limits>
+
 #include "api/convert.h"
 #include "pubsub/coding_name.h"
 #include "pubsub/publisher.h"
@@ -34,11 +37,56 @@ Result<pubsub::PublishedTensor> ToPublished(const SourceTensor& tensor) {
   out.served = *served;
   switch (tensor.detector) {
     case Detector::kInversion: out.method = detect::Method::kInversion; break;
+    case Detector::kCapture: out.method = detect::Method::kCapture; break;
+    case Detector::kCopyBack: out.method = detect::Method::kCopyBack; break;
     case Detector::kSnapshot: out.method = detect::Method::kSnapshot; break;
     case Detector::kFence: out.method = detect::Method::kFence; break;
   }
   out.reason = "chosen by the caller";
   out.start_step = tensor.step;
+  return out;
+}
+
+// Indices beyond 32 bits are refused by whoever takes them, like all others that no tensor has.
+std::vector<uint32_t> Indices(const std::vector<size_t>& tensors) {
+  std::vector<uint32_t> out;
+  for (const size_t tensor : tensors) {
+    out.push_back(static_cast<uint32_t>(std::min<size_t>(tensor, std::numeric_limits<uint32_t>::max())));
+  }
+  return out;
+}
+
+// A row-major array of a tensor's shape: optimizer state, a master.
+Result<TensorView> StateView(const std::vector<SourceTensor>& tensors, size_t tensor, const void* data,
+                             const std::string& dtype) {
+  if (tensor >= tensors.size()) {
+    return Fail(Code::kInvalidArgument, "step of tensor {}: only {} were given", tensor, tensors.size());
+  }
+  return ViewOf(tensors[tensor].name, data, dtype, tensors[tensor].shape, {});
+}
+
+Result<detect::AdamStep> ToAdam(const std::vector<SourceTensor>& tensors, const AdamStep& step) {
+  detect::AdamStep out;
+  out.hyper = {.lr = step.lr,
+               .weight_decay = step.weight_decay,
+               .beta1 = step.beta1,
+               .beta2 = step.beta2,
+               .eps = step.eps,
+               .step = step.step,
+               .bias_correction = step.bias_correction};
+  DELTAWIRE_ASSIGN(out.m, StateView(tensors, step.tensor, step.m, step.m_dtype));
+  DELTAWIRE_ASSIGN(out.v, StateView(tensors, step.tensor, step.v, step.v_dtype));
+  return out;
+}
+
+Result<detect::SgdStep> ToSgd(const std::vector<SourceTensor>& tensors, const SgdStep& step) {
+  detect::SgdStep out;
+  out.hyper = {.lr = step.lr, .weight_decay = step.weight_decay, .mu = step.mu};
+  DELTAWIRE_ASSIGN(out.x, StateView(tensors, step.tensor, step.x, "F32"));
+  if (step.y != nullptr) {
+    DELTAWIRE_ASSIGN(auto y, StateView(tensors, step.tensor, step.y, "F32"));
+    out.y = std::move(y);
+  }
   return out;
 }
 
@@ -86,34 +134,40 @@ Expected<Publisher> Publisher::Open(const PublishOptions& options, const std::ve
 
 const VersionInfo& Publisher::opened() const { return state_->opened; }
 
-Expected<Done> Publisher::BeforeStep() { return api::ToExpected(state_->publisher->BeforeStep()); }
+Expected<Done> Publisher::BeforeStep(const std::vector<size_t>& tensors) {
+  return api::ToExpected(state_->publisher->BeforeStep(Indices(tensors)));
+}
 
-Expected<Done> Publisher::AfterStep(const std::vector<AdamwStep>& steps) {
-  std::vector<pubsub::TensorStep> internal;
-  for (const AdamwStep& step : steps) {
-    if (step.tensor >= state_->tensors.size()) {
-      return ErrorInfo{
-          std::string(CodeName(Code::kInvalidArgument)),
-          fmt::format("step of tensor {}: only {} were given", step.tensor, state_->tensors.size())};
+Expected<Done> Publisher::AfterStep(const std::vector<AdamStep>& adam, const std::vector<SgdStep>& sgd) {
+  const auto observe = [&]() -> Status {
+    std::vector<detect::TensorStep> steps;
+    for (const AdamStep& step : adam) {
+      DELTAWIRE_ASSIGN(auto state, ToAdam(state_->tensors, step));
+      steps.push_back({static_cast<uint32_t>(step.tensor), {step.step, std::move(state), ""}});
     }
-    const SourceTensor& tensor = state_->tensors[step.tensor];
-    const auto m = ViewOf(tensor.name, step.m, "F32", tensor.shape, {});
-    const auto v = ViewOf(tensor.name, step.v, "F32", tensor.shape, {});
-    if (!m) return api::ToErrorInfo(m.error());
-    if (!v) return api::ToErrorInfo(v.error());
-    internal.push_back({static_cast<uint32_t>(step.tensor),
-                        {.lr = step.lr,
-                         .weight_decay = step.weight_decay,
-                         .beta1 = step.beta1,
-                         .beta2 = step.beta2,
-                         .eps = step.eps,
-                         .step = step.step,
-                         .bias_correction = true},
-                        *m,
-                        *v,
-                        ""});
-  }
-  return api::ToExpected(state_->publisher->AfterStep(internal));
+    for (const SgdStep& step : sgd) {
+      DELTAWIRE_ASSIGN(auto state, ToSgd(state_->tensors, step));
+      steps.push_back({static_cast<uint32_t>(step.tensor), {step.step, std::move(state), ""}});
+    }
+    return state_->publisher->AfterStep(std::move(steps));
+  };
+  return api::ToExpected(observe());
+}
+
+Expected<Done> Publisher::BeginCapture(const std::vector<size_t>& tensors) {
+  return api::ToExpected(state_->publisher->BeginCapture(Indices(tensors)));
+}
+
+Expected<Done> Publisher::EndCapture(const std::vector<size_t>& tensors) {
+  return api::ToExpected(state_->publisher->EndCapture(Indices(tensors)));
+}
+
+Expected<Done> Publisher::CopyBack(size_t tensor, const void* master, const std::string& dtype) {
+  const auto copy_back = [&]() -> Status {
+    DELTAWIRE_ASSIGN(auto view, StateView(state_->tensors, tensor, master, dtype));
+    return state_->publisher->CopyBack(static_cast<uint32_t>(tensor), view);
+  };
+  return api::ToExpected(copy_back());
 }
 
 Expected<VersionInfo> Publisher::Publish() { return api::ToExpected(state_->publisher->Publish()); }

@@ -168,7 +168,7 @@ Status AddInversion(const Settings& settings, const Tensor& tensor, Report& repo
     const Contender observe{[&] {
       parallel.For(statuses.size(),
                    [&](uint64_t i) { statuses[i] = watch->CheckFence(static_cast<uint32_t>(i)); });
-      const detect::StepRecord record{++step, state.m, state.v, *band, ""};
+      const detect::StepRecord record{++step, detect::StepRecord::Adam{state.m, state.v, *band}, ""};
       watch->ObserveStep(record);
       parallel.For(statuses.size(), [&](uint64_t i) {
         if (statuses[i]) statuses[i] = watch->InvertBlock(static_cast<uint32_t>(i), record);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <functional>
+#include <numeric>
 
 #include "bench/figures.h"
 #include "bench/floors.h"
@@ -112,7 +113,9 @@ Result<Run> PublishAndFollow(const Settings& settings, Trainer& trainer, int thr
       });
       return status;
     };
-    DELTAWIRE_TRY(observe([&] { return publisher->BeforeStep(); }));
+    std::vector<uint32_t> all(publisher->size());
+    std::iota(all.begin(), all.end(), 0u);
+    DELTAWIRE_TRY(observe([&] { return publisher->BeforeStep(all); }));
     trainer.Step();
     const auto steps = trainer.LastStep();
     DELTAWIRE_TRY(observe([&] { return publisher->AfterStep(steps); }));

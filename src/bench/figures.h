@@ -12,6 +12,8 @@ namespace deltawire::bench {
 
 // Finding changes: snapshot, AdamW inversion, digest.
 Status AddDetectFigures(const Settings& settings, Report& report);
+// What detection holds and how far memory rises, by method and publish interval.
+Status AddDetectMemoryFigures(const Settings& settings, Report& report);
 // Change sets to bytes and back, and their transaction on a receiver.
 Status AddDeltaFigures(const Settings& settings, Report& report);
 // Bytes of a patch between two real versions.

@@ -52,7 +52,11 @@ void Trainer::Add(std::string name, Shape shape, float mean, float deviation) {
 }
 
 void Trainer::Step() {
-  ++hyper_.step;
+  BeginStep();
+  parallel_.For(parameters_.size(), [&](uint64_t p) { StepParameter(p); });
+}
+
+void Trainer::StepParameter(uint64_t p) {
   const auto step = static_cast<double>(hyper_.step);
   const StepConstants constants{
       .decay = static_cast<float>(1 - hyper_.lr * hyper_.weight_decay),
@@ -60,19 +64,17 @@ void Trainer::Step() {
       .root_bias2 = static_cast<float>(std::sqrt(1 - std::pow(hyper_.beta2, step))),
       .eps = static_cast<float>(hyper_.eps),
   };
-  parallel_.For(parameters_.size(), [&](uint64_t p) {
-    const Parameter& parameter = parameters_[p];
-    constexpr uint64_t kPiece = 4096;
-    float gradient[kPiece];
-    NearNormal random(hyper_.step << 32 | p);
-    const auto theta = FloatsOf(parameter.theta);
-    for (uint64_t at = 0; at < theta.size(); at += kPiece) {
-      const uint64_t n = std::min(kPiece, theta.size() - at);
-      for (uint64_t i = 0; i < n; ++i) gradient[i] = kGradient * random.Next();
-      StepPiece(theta.data() + at, FloatsOf(parameter.m).data() + at, FloatsOf(parameter.v).data() + at,
-                gradient, n, constants);
-    }
-  });
+  const Parameter& parameter = parameters_[p];
+  constexpr uint64_t kPiece = 4096;
+  float gradient[kPiece];
+  NearNormal random(hyper_.step << 32 | p);
+  const auto theta = FloatsOf(parameter.theta);
+  for (uint64_t at = 0; at < theta.size(); at += kPiece) {
+    const uint64_t n = std::min(kPiece, theta.size() - at);
+    for (uint64_t i = 0; i < n; ++i) gradient[i] = kGradient * random.Next();
+    StepPiece(theta.data() + at, FloatsOf(parameter.m).data() + at, FloatsOf(parameter.v).data() + at,
+              gradient, n, constants);
+  }
 }
 
 std::vector<pubsub::PublishedTensor> Trainer::PublishedTensors() const {
@@ -90,10 +92,10 @@ std::vector<pubsub::PublishedTensor> Trainer::PublishedTensors() const {
   return tensors;
 }
 
-std::vector<pubsub::TensorStep> Trainer::LastStep() const {
-  std::vector<pubsub::TensorStep> steps;
+std::vector<detect::TensorStep> Trainer::LastStep() const {
+  std::vector<detect::TensorStep> steps;
   for (uint32_t p = 0; p < parameters_.size(); ++p) {
-    steps.push_back({p, hyper_, parameters_[p].m, parameters_[p].v, ""});
+    steps.push_back({p, {hyper_.step, detect::AdamStep{hyper_, parameters_[p].m, parameters_[p].v}, ""}});
   }
   return steps;
 }

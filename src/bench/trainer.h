@@ -25,10 +25,13 @@ class Trainer {
   // One optimizer step, in the order of torch's single-tensor loop. Gradients are noise; the moments begin as
   // they are after long training, so that the first step is already like all others.
   void Step();
+  // The same in two: BeginStep once, then StepParameter for each, in any order and from any thread.
+  void BeginStep() { ++hyper_.step; }
+  void StepParameter(uint64_t parameter);
 
   std::vector<pubsub::PublishedTensor> PublishedTensors() const;
   // What Publisher::AfterStep is told about the last step.
-  std::vector<pubsub::TensorStep> LastStep() const;
+  std::vector<detect::TensorStep> LastStep() const;
   uint64_t elements() const;
 
   struct Parameter {

@@ -14,11 +14,18 @@ enum class Base : uint8_t {
   kUnknown,    // bits mean nothing
 };
 
+// Widest served element that a log can hold; tensors served in more bytes are watched by snapshot.
+inline constexpr uint32_t kMaxLoggedBytes = 4;
+
 struct LogEntry {
-  uint32_t position;
-  uint16_t bits;
-  Base base;
+  LogEntry(uint32_t at, uint32_t served_bits, Base known)
+      : position(at & 0xFFFFFF), base(known), bits(served_bits) {}
+
+  uint32_t position : 24;  // < kMaxBlockElements = 2^21
+  Base base : 8;
+  uint32_t bits;  // zero-extended
 };
+static_assert(sizeof(LogEntry) == 8);
 
 // Ascending, distinct positions.
 using ChangeLog = std::vector<LogEntry>;

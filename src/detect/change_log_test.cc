@@ -14,7 +14,7 @@ TEST(ChangeLog, UnionKeepsTheOlderBase) {
   const ChangeLog merged = Merge(older, newer);
   ASSERT_EQ(merged.size(), 5u);
   const uint32_t positions[] = {0, 1, 5, 9, 12};
-  const uint16_t bits[] = {1, 10, 50, 90, 3};
+  const uint32_t bits[] = {1, 10, 50, 90, 3};
   const Base bases[] = {Base::kCertified, Base::kCertified, Base::kUnknown, Base::kNeighbour,
                         Base::kCertified};
   for (size_t i = 0; i < merged.size(); ++i) {

@@ -46,7 +46,7 @@ ChangeLog SmallSet::Reconcile(const device::Block& block, const ChangeLog& step)
     if (out[i].base == Base::kCertified && out[i].bits == now[i]) continue;
     out[kept++] = out[i];
   }
-  out.resize(kept);
+  out.erase(out.begin() + static_cast<ptrdiff_t>(kept), out.end());
   return out;
 }
 

@@ -1,29 +1,51 @@
 #include "detect/tensor_watch.h"
 
+#include <array>
+#include <cstring>
 #include <utility>
 
 namespace deltawire::detect {
 
 namespace {
 
-// One log from the two ascending lists of a change; old_bits: 2 bytes a changed element.
-ChangeLog LogOf(std::span<const uint32_t> changed, ByteSpan old_bits, std::span<const uint32_t> uncertain,
-                std::span<const uint16_t> uncertain_low, std::span<const uint8_t> uncertain_span) {
+// width <= kMaxLoggedBytes.
+uint32_t LoadBits(const uint8_t* at, uint32_t width) {
+  uint32_t bits = 0;
+  std::memcpy(&bits, at, width);
+  return bits;
+}
+void AppendBits(uint32_t bits, uint32_t width, Bytes& out) {
+  const auto* bytes = reinterpret_cast<const uint8_t*>(&bits);
+  out.insert(out.end(), bytes, bytes + width);
+}
+
+// One log from the two ascending lists of a change; old_bits: width bytes a changed element.
+ChangeLog LogOf(uint32_t width, std::span<const uint32_t> changed, ByteSpan old_bits,
+                std::span<const uint32_t> uncertain, std::span<const uint16_t> uncertain_low,
+                std::span<const uint8_t> uncertain_span) {
   ChangeLog log;
   log.reserve(changed.size() + uncertain.size());
   size_t i = 0;
   size_t j = 0;
   while (i < changed.size() || j < uncertain.size()) {
     if (j == uncertain.size() || (i < changed.size() && changed[i] < uncertain[j])) {
-      log.push_back({changed[i], LoadLe<uint16_t>(old_bits.data() + 2 * i), Base::kCertified});
+      log.emplace_back(changed[i], LoadBits(old_bits.data() + uint64_t{i} * width, width), Base::kCertified);
       ++i;
     } else {
-      log.push_back(
-          {uncertain[j], uncertain_low[j], uncertain_span[j] == 1 ? Base::kNeighbour : Base::kUnknown});
+      log.emplace_back(uncertain[j], uncertain_low[j],
+                       uncertain_span[j] == 1 ? Base::kNeighbour : Base::kUnknown);
       ++j;
     }
   }
   return log;
+}
+
+device::Inversion Invert(const device::Block& at, const StepRecord& record, Digest* digest) {
+  if (const auto* adam = std::get_if<StepRecord::Adam>(&record.undo)) {
+    return at.InvertAdamw(adam->m, adam->v, adam->band, digest);
+  }
+  const auto& sgd = std::get<StepRecord::Sgd>(record.undo);
+  return at.InvertSgd(sgd.x, sgd.y ? &*sgd.y : nullptr, sgd.band, digest);
 }
 
 }  // namespace
@@ -31,10 +53,20 @@ ChangeLog LogOf(std::span<const uint32_t> changed, ByteSpan old_bits, std::span<
 std::string_view MethodName(Method method) {
   switch (method) {
     case Method::kInversion: return "inversion";
+    case Method::kCapture: return "capture";
+    case Method::kCopyBack: return "copy_back";
     case Method::kSnapshot: return "snapshot";
     case Method::kFence: return "fence";
   }
   return "";
+}
+
+std::optional<Method> MethodFromName(std::string_view name) {
+  for (const auto method :
+       {Method::kInversion, Method::kCapture, Method::kCopyBack, Method::kSnapshot, Method::kFence}) {
+    if (name == MethodName(method)) return method;
+  }
+  return std::nullopt;
 }
 
 Result<std::unique_ptr<TensorWatch>> TensorWatch::Create(const device::Backends& backends,
@@ -47,15 +79,18 @@ Result<std::unique_ptr<TensorWatch>> TensorWatch::Create(const device::Backends&
     return Fail(Code::kInvalidArgument, "tensor {}: inversion needs F32 weights served as BF16, not {} as {}",
                 tensor.name, DtypeName(tensor.live.dtype), DtypeName(tensor.served));
   }
+  if (LogsChanges(method) && kernels::ServedBytes(*cast) > kMaxLoggedBytes) {
+    return Fail(Code::kInvalidArgument, "tensor {}: {} watches served elements of at most {} bytes, not {}",
+                tensor.name, MethodName(method), kMaxLoggedBytes, DtypeName(tensor.served));
+  }
   std::unique_ptr<TensorWatch> watch(
       new TensorWatch(backends, std::move(tensor), method, std::move(reason), start_step, *cast));
+  for (uint32_t i = 0; i < watch->blocks_.size(); ++i) {
+    watch->blocks_[i].first_byte = watch->served_bytes_;
+    watch->served_bytes_ += ElementCount(watch->boxes()[i]) * kernels::ServedBytes(*cast);
+  }
   if (method == Method::kSnapshot) {
-    uint64_t bytes = 0;
-    for (uint32_t i = 0; i < watch->blocks_.size(); ++i) {
-      watch->blocks_[i].snapshot_offset = bytes;
-      bytes += ElementCount(watch->boxes()[i]) * kernels::ServedBytes(*cast);
-    }
-    DELTAWIRE_ASSIGN(watch->snapshot_, watch->live().memory->AllocateLike(bytes));
+    DELTAWIRE_ASSIGN(watch->snapshot_, watch->live().memory->AllocateLike(watch->served_bytes_));
   }
   return watch;
 }
@@ -80,31 +115,35 @@ Status TensorWatch::Start(uint32_t block) {
   const device::Block at = At(block);
   state.published = state.fence = at.DigestNow();
   if (method_ == Method::kInversion) state.small.Rebuild(at);
-  if (method_ == Method::kSnapshot) at.CopyTo(*snapshot_, state.snapshot_offset);
+  if (method_ == Method::kSnapshot) at.CopyTo(*snapshot_, state.first_byte);
   return live().memory->Check();
 }
 
 Status TensorWatch::CheckFence(uint32_t block) {
-  if (method_ != Method::kInversion) return {};
-  BlockState& state = blocks_[block];
+  if (!LogsChanges(method_)) return {};
   const device::Block at = At(block);
-  const Digest now = at.DigestNow();
-  if (now == state.fence) return live().memory->Check();
-  state.fence = now;
-  state.small.Rebuild(at);
-  state.pending.clear();
-  state.pending_unknown = true;
-  state.note = "its served bits changed outside an observed optimizer step";
+  MeetFence(block, at, at.DigestNow());
   return live().memory->Check();
+}
+
+void TensorWatch::MeetFence(uint32_t block, const device::Block& at, const Digest& now) {
+  BlockState& state = blocks_[block];
+  if (now == state.fence) return;
+  state.fence = now;
+  if (method_ == Method::kInversion) state.small.Rebuild(at);
+  state.pending = {};
+  state.pending_unknown = true;
+  // Not over a cause that is known better: steps that went by unseen change bits, too.
+  if (state.note.empty()) state.note = "its served bits changed outside an observed optimizer step";
 }
 
 void TensorWatch::ObserveStep(const StepRecord& record) {
   invert_ = false;
-  if (method_ != Method::kInversion || record.step == last_step_) return;
-  const uint64_t before = std::exchange(last_step_, record.step);
-  if (record.step != before + 1) {
-    MarkUnknown(fmt::format("its step counter went from {} to {}", before, record.step));
-  } else if (!record.band) {
+  if (method_ != Method::kInversion || record.counter == last_step_) return;
+  const uint64_t before = std::exchange(last_step_, record.counter);
+  if (record.counter != before + 1) {
+    MarkUnknown(fmt::format("its step counter went from {} to {}", before, record.counter));
+  } else if (std::holds_alternative<std::monostate>(record.undo)) {
     MarkUnknown("inversion does not hold: " + record.refusal);
   }
   invert_ = true;
@@ -118,13 +157,88 @@ Status TensorWatch::InvertBlock(uint32_t block, const StepRecord& record) {
     state.small.Rebuild(at);
     return live().memory->Check();
   }
-  const device::Inversion found = at.InvertAdamw(record.m, record.v, *record.band, &state.fence);
-  const ChangeLog step = LogOf(found.changed,
+  const device::Inversion found = Invert(at, record, &state.fence);
+  const ChangeLog step = LogOf(sizeof(uint16_t), found.changed,
                                {reinterpret_cast<const uint8_t*>(found.changed_old.data()),
                                 found.changed_old.size() * sizeof(uint16_t)},
                                found.uncertain, found.uncertain_low, found.uncertain_span);
   state.pending = Merge(std::move(state.pending), state.small.Reconcile(at, step));
   return live().memory->Check();
+}
+
+Status TensorWatch::BeginCapture(uint32_t block, const Memory& scratch) {
+  const device::Block at = At(block);
+  Digest now;
+  at.CopyTo(scratch, capture_offset_ + blocks_[block].first_byte, &now);
+  MeetFence(block, at, now);
+  return live().memory->Check();
+}
+
+Status TensorWatch::EndCapture(uint32_t block, const Memory& scratch) {
+  BlockState& state = blocks_[block];
+  const device::Block at = At(block);
+  std::vector<uint32_t> changed;
+  Bytes old_bits, new_bits;
+  at.Compare(scratch, capture_offset_ + state.first_byte, changed, old_bits, new_bits);
+  LogExact(state, at, changed, old_bits, new_bits);
+  return live().memory->Check();
+}
+
+Status TensorWatch::CheckMaster(const TensorView& master) const {
+  DELTAWIRE_TRY(CheckInside(master, tensor_.name));
+  if (master.shape != live().shape) {
+    return Fail(Code::kMismatch, "tensor {}: its master has shape {}, not {}", tensor_.name,
+                ShapeText(master.shape), ShapeText(live().shape));
+  }
+  if (master.memory->device() != live().memory->device()) {
+    return Fail(Code::kMismatch, "tensor {}: its master is on another device", tensor_.name);
+  }
+  if (live().dtype != tensor_.served) {
+    return Fail(Code::kInvalidArgument, "tensor {}: copy_back watches a tensor that is served as stored, not {} as {}",
+                tensor_.name, DtypeName(live().dtype), DtypeName(tensor_.served));
+  }
+  const auto cast = device::CastFor(master.dtype, tensor_.served);
+  if (!cast) return Fail(cast.error().Within("tensor " + tensor_.name));
+  return {};
+}
+
+Status TensorWatch::CopyBack(uint32_t block, const TensorView& master) {
+  BlockState& state = blocks_[block];
+  const device::Block at = At(block);
+  const device::Block next(backends_, master, tensor_.blocks[block],
+                           *device::CastFor(master.dtype, tensor_.served), key_);
+  std::vector<uint32_t> changed;
+  Bytes old_bits, new_bits;
+  if (const auto offset = at.dense_at()) {
+    next.Compare(*live().memory, *offset, changed, old_bits, new_bits);
+  } else {
+    const uint64_t bytes = uint64_t{at.elements()} * at.served_width();
+    DELTAWIRE_ASSIGN(const auto before, live().memory->AllocateLike(bytes));
+    at.CopyTo(*before, 0);
+    next.Compare(*before, 0, changed, old_bits, new_bits);
+  }
+  LogExact(state, at, changed, old_bits, new_bits);
+  return live().memory->Check();
+}
+
+void TensorWatch::LogExact(BlockState& state, const device::Block& at, std::span<const uint32_t> changed,
+                           ByteSpan old_bits, ByteSpan new_bits) const {
+  state.fence += at.DigestOfChange(changed, old_bits, new_bits);
+  if (state.pending_unknown) return;
+  state.pending =
+      Merge(std::move(state.pending), LogOf(kernels::ServedBytes(cast_), changed, old_bits, {}, {}, {}));
+}
+
+Status TensorWatch::Rebind(TensorView live) {
+  DELTAWIRE_TRY(CheckInside(live, tensor_.name));
+  if (live.shape != tensor_.live.shape || live.dtype != tensor_.live.dtype ||
+      live.memory->device() != tensor_.live.memory->device()) {
+    return Fail(Code::kMismatch, "tensor {}: it can't go on as {} {}, it was {} {} on the same device", tensor_.name,
+                DtypeName(live.dtype), ShapeText(live.shape), DtypeName(tensor_.live.dtype),
+                ShapeText(tensor_.live.shape));
+  }
+  tensor_.live = std::move(live);
+  return {};
 }
 
 void TensorWatch::CheckStep(uint64_t step) {
@@ -135,7 +249,7 @@ void TensorWatch::CheckStep(uint64_t step) {
 
 void TensorWatch::MarkUnknown(const std::string& why) {
   for (BlockState& state : blocks_) {
-    state.pending.clear();
+    state.pending = {};
     state.pending_unknown = true;
     state.note = why;
   }
@@ -153,23 +267,24 @@ BlockChange TensorWatch::Dense(uint32_t block) const {
 BlockChange TensorWatch::FromLog(const device::Block& at, const ChangeLog& log) const {
   std::vector<uint32_t> positions(log.size());
   for (size_t i = 0; i < log.size(); ++i) positions[i] = log[i].position;
-  Bytes now(log.size() * 2);
+  const uint32_t width = at.served_width();
+  Bytes now(log.size() * width);
   at.Gather(positions, now);
   BlockChange change;
   change.changed.reserve(log.size());
-  change.old_bits.reserve(log.size() * 2);
-  change.new_bits.reserve(log.size() * 2);
+  change.old_bits.reserve(log.size() * width);
+  change.new_bits.reserve(log.size() * width);
   for (size_t i = 0; i < log.size(); ++i) {
-    const auto bits = LoadLe<uint16_t>(now.data() + 2 * i);
+    const uint32_t bits = LoadBits(now.data() + i * width, width);
     if (log[i].base != Base::kCertified) {
       change.uncertain.push_back(log[i].position);
-      change.uncertain_low.push_back(log[i].bits);
+      change.uncertain_low.push_back(static_cast<uint16_t>(log[i].bits));
       change.uncertain_span.push_back(log[i].base == Base::kNeighbour ? 1 : 0);
-      AppendLe(bits, change.uncertain_new);
+      AppendBits(bits, width, change.uncertain_new);
     } else if (bits != log[i].bits) {
       change.changed.push_back(log[i].position);
-      AppendLe(log[i].bits, change.old_bits);
-      AppendLe(bits, change.new_bits);
+      AppendBits(log[i].bits, width, change.old_bits);
+      AppendBits(bits, width, change.new_bits);
     }
   }
   return change;
@@ -181,14 +296,19 @@ Result<BlockChange> TensorWatch::Collect(uint32_t block) {
   const device::Block at = At(block);
   const ChangeLog log = std::exchange(state.pending, {});
   const bool unknown = std::exchange(state.pending_unknown, false);
-  state.collected = method_ == Method::kInversion ? state.fence : at.DigestNow();
+  state.collected = LogsChanges(method_) ? state.fence : at.DigestNow();
 
   BlockChange change;
-  if (state.collected == state.published && !unknown && log.empty()) return change;
+  if (state.collected == state.published && (unknown || log.empty())) {
+    state.note.clear();
+    return change;
+  }
   switch (method_) {
-    case Method::kInversion: change = unknown ? Dense(block) : FromLog(at, log); break;
+    case Method::kInversion:
+    case Method::kCapture:
+    case Method::kCopyBack: change = unknown ? Dense(block) : FromLog(at, log); break;
     case Method::kSnapshot:
-      at.Compare(*snapshot_, state.snapshot_offset, change.changed, change.old_bits, change.new_bits);
+      at.Compare(*snapshot_, state.first_byte, change.changed, change.old_bits, change.new_bits);
       break;
     case Method::kFence: change = Dense(block); break;
   }
@@ -222,7 +342,7 @@ void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
   // The snapshot follows the version, not the live tensor, which may have moved on.
   const kernels::Table& table = backends_.For(*snapshot_);
   const uint32_t width = kernels::ServedBytes(cast_);
-  const kernels::Target to{snapshot_->handle(), state.snapshot_offset};
+  const kernels::Target to{snapshot_->handle(), state.first_byte};
   if (change->dense) {
     table.write(to, width, static_cast<uint32_t>(change->dense_bits.size() / width),
                 change->dense_bits.data());
@@ -233,8 +353,7 @@ void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
 }
 
 void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
-  if (method_ != Method::kInversion || change == nullptr)
-    return;  // the others compare with what is published
+  if (!LogsChanges(method_) || change == nullptr) return;  // the others compare with what is published
   BlockState& state = blocks_[block];
   state.pending_unknown |= change->dense;
   if (state.pending_unknown) {
@@ -243,7 +362,7 @@ void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
   }
   // Elements that Collect dropped because they had come back to their base need no entry: if they move again,
   // the step that moves them logs that same base.
-  ChangeLog log = LogOf(change->changed, change->old_bits, change->uncertain, change->uncertain_low,
+  ChangeLog log = LogOf(kernels::ServedBytes(cast_), change->changed, change->old_bits, change->uncertain, change->uncertain_low,
                         change->uncertain_span);
   state.pending = Merge(std::move(log), std::move(state.pending));
 }

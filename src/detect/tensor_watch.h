@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/status.h"
 #include "detect/change_log.h"
+#include "detect/optimizer_step.h"
 #include "detect/small_set.h"
 #include "device/block.h"
 #include "tensor/change_set.h"
@@ -18,11 +20,17 @@
 namespace deltawire::detect {
 
 enum class Method : uint8_t {
-  kInversion,  // undoes each observed AdamW step; keeps no copy
+  kInversion,  // undoes each observed optimizer step; keeps no copy
+  kCapture,    // compares the served bits before and after each update of the tensor
+  kCopyBack,   // compares a master with the served tensor before it is copied there
   kSnapshot,   // keeps the served bits of the last publish and compares
   kFence,      // no optimizer: digests blocks at publish and sends those that differ, whole
 };
 std::string_view MethodName(Method method);
+std::optional<Method> MethodFromName(std::string_view name);
+// The first three watch every change as it is made and log its first old value. A digest of the served bits,
+// the fence, tells them of changes that they did not watch.
+constexpr bool LogsChanges(Method method) { return method <= Method::kCopyBack; }
 
 struct WatchedTensor {
   std::string name;  // canonical
@@ -31,21 +39,13 @@ struct WatchedTensor {
   std::vector<Box> blocks;
 };
 
-// One observed optimizer step of a tensor.
-struct StepRecord {
-  uint64_t step = 0;  // the state's counter after the step
-  TensorView m, v;    // moments after the step, F32, the tensor's shape
-  // nullopt: the hyperparameters do not allow inversion, for `refusal`.
-  std::optional<kernels::AdamwBand> band;
-  std::string refusal;
-};
-
 // Thread rules: functions with a block index may run in parallel for different blocks; all others alone.
 // "Pending" are the changes since the last collected version. What was collected belongs to the caller, who
 // keeps it until the version is durable and then confirms it, or abandons it and hands it back.
 class TensorWatch {
  public:
-  // kInversion needs an F32 tensor served as BF16. start_step: the optimizer's counter for this tensor now.
+  // kInversion needs an F32 tensor served as BF16; methods that log, a served dtype of at most
+  // kMaxLoggedBytes. start_step: the optimizer's counter for this tensor now (kInversion).
   static Result<std::unique_ptr<TensorWatch>> Create(const device::Backends& backends, WatchedTensor tensor,
                                                      Method method, std::string reason, uint64_t start_step);
 
@@ -61,18 +61,35 @@ class TensorWatch {
   Status Start(uint32_t block);
 
   // Before a step and at publish: marks the block unknown if its served bits are not those that the last
-  // observation left (an edit outside the optimizer's step). kInversion only, others ignore it.
+  // observation left (a change that was not watched). Methods that log; others ignore it.
   Status CheckFence(uint32_t block);
 
-  // After a step: first once for the tensor, then for each block. A counter that did not move means that
-  // the optimizer left the tensor alone (NeedsInversion is then false); one that jumped, or a refusal, makes
-  // every block unknown.
+  // kInversion. After a step: first once for the tensor, then for each block. A counter that did not move
+  // means that the optimizer left the tensor alone (NeedsInversion is then false); one that jumped, or a
+  // refusal, makes every block unknown.
   void ObserveStep(const StepRecord& record);
   bool NeedsInversion() const { return invert_; }
   Status InvertBlock(uint32_t block, const StepRecord& record);
 
+  // kCapture. Around anything that may write the tensor. Begin checks the fence and copies the block's served
+  // bits to `scratch`, memory of the tensor's device that has room for served_bytes() at the offset given to
+  // PlaceCapture; End compares. Without an End the fence notices.
+  uint64_t served_bytes() const { return served_bytes_; }
+  void PlaceCapture(uint64_t scratch_offset) { capture_offset_ = scratch_offset; }
+  Status BeginCapture(uint32_t block, const Memory& scratch);
+  Status EndCapture(uint32_t block, const Memory& scratch);
+
+  // kCopyBack. master: the tensor's shape and device, about to be cast (to nearest) into it. Call CheckFence
+  // before.
+  Status CheckMaster(const TensorView& master) const;
+  Status CopyBack(uint32_t block, const TensorView& master);
+
+  // The tensor's elements are elsewhere now (p.data = ...): same shape, dtype and kind of device. What differs
+  // there is noticed by the next fence.
+  Status Rebind(TensorView live);
+
   // At publish: the counter that the optimizer has now. One that is not the last observed means that steps
-  // went by unseen: every block becomes unknown. kInversion only, others ignore it.
+  // went by unseen: every block becomes unknown. kInversion; others ignore it.
   void CheckStep(uint64_t step);
 
   // What turns the published bits into the present ones. Pending is empty after it; the previous version must
@@ -105,7 +122,7 @@ class TensorWatch {
     ChangeLog pending;
     bool pending_unknown = false;
     SmallSet small;
-    uint64_t snapshot_offset = 0;  // kSnapshot: byte of the block in snapshot_
+    uint64_t first_byte = 0;  // of the block in memory that holds the tensor's served bits block by block
     std::string note;
   };
 
@@ -113,8 +130,13 @@ class TensorWatch {
               uint64_t start_step, kernels::Cast cast);
   device::Block At(uint32_t block) const;
   void MarkUnknown(const std::string& why);
+  // Marks the block unknown unless `now`, its digest, is the fence.
+  void MeetFence(uint32_t block, const device::Block& at, const Digest& now);
   BlockChange Dense(uint32_t block) const;
   BlockChange FromLog(const device::Block& at, const ChangeLog& log) const;
+  // Logs exact changes of the block, which lead from the fence to a new one.
+  void LogExact(BlockState& state, const device::Block& at, std::span<const uint32_t> changed,
+                ByteSpan old_bits, ByteSpan new_bits) const;
 
   const device::Backends& backends_;
   WatchedTensor tensor_;
@@ -123,6 +145,8 @@ class TensorWatch {
   kernels::Cast cast_;
   uint64_t key_;
   std::vector<BlockState> blocks_;
+  uint64_t served_bytes_ = 0;
+  uint64_t capture_offset_ = 0;
   std::shared_ptr<Memory> snapshot_;
   uint64_t last_step_;
   bool invert_ = false;

@@ -55,7 +55,12 @@ class Trainee {
 
   // Trains one step and lets the watch see it.
   void Step(double lr, double decay = 0.01) {
-    for (uint32_t b = 0; b < Blocks(); ++b) EXPECT_TRUE(watch_->CheckFence(b));
+    const bool captured = watch_->method() == Method::kCapture;
+    if (captured && !scratch_) scratch_ = AllocateHost(watch_->served_bytes() + 64);
+    watch_->PlaceCapture(64);
+    for (uint32_t b = 0; b < Blocks(); ++b) {
+      EXPECT_TRUE(captured ? watch_->BeginCapture(b, *scratch_) : watch_->CheckFence(b));
+    }
     ++step_;
     auto* m = static_cast<float*>(m_.memory->handle());
     auto* v = static_cast<float*>(v_.memory->handle());
@@ -68,17 +73,13 @@ class Trainee {
       v[i] = 0.999f * v[i] + 0.001f * gradient * gradient;
       Theta()[i] -= bias1 * (m[i] / (std::sqrt(v[i]) / bias2 + 1e-8f));
     }
-    StepRecord record{static_cast<uint64_t>(step_), m_, v_, std::nullopt, ""};
-    const auto band =
-        kernels::MakeAdamwBand({lr, decay, 0.9, 0.999, 1e-8, static_cast<uint64_t>(step_), true});
-    if (band) {
-      record.band = *band;
-    } else {
-      record.refusal = band.error();
-    }
+    const auto counter = static_cast<uint64_t>(step_);
+    const kernels::AdamwHyper hyper{lr, decay, 0.9, 0.999, 1e-8, counter, true};
+    const StepRecord record = MakeStepRecord({counter, AdamStep{hyper, m_, v_}, ""}, shape_);
     watch_->ObserveStep(record);
     for (uint32_t b = 0; watch_->NeedsInversion() && b < Blocks(); ++b)
       EXPECT_TRUE(watch_->InvertBlock(b, record));
+    for (uint32_t b = 0; captured && b < Blocks(); ++b) EXPECT_TRUE(watch_->EndCapture(b, *scratch_));
   }
 
   // Applies the collected change to the receiver's copy and compares. Returns how many elements were sent.
@@ -115,12 +116,22 @@ class Trainee {
     return sent;
   }
 
+  // The weights go elsewhere, as with p.data = ...
+  void Move() {
+    TensorView moved = TensorView::RowMajor(AllocateHost(Size() * 4), 0, Dtype::kF32, shape_);
+    std::memcpy(moved.memory->handle(), theta_.memory->handle(), Size() * 4);
+    std::memset(theta_.memory->handle(), 0, Size() * 4);
+    theta_ = moved;
+    EXPECT_TRUE(watch_->Rebind(theta_));
+  }
+
   int step_ = 0;
 
  private:
   SeededRng rng_;
   Shape shape_;
   TensorView theta_, m_, v_;
+  std::shared_ptr<Memory> scratch_;
   std::unique_ptr<TensorWatch> watch_;
   std::map<uint32_t, std::vector<uint16_t>> received_;
 };
@@ -161,8 +172,134 @@ TEST_P(EveryMethod, EditsOutsideTheStepArrive) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TensorWatch, EveryMethod,
-                         testing::Values(Method::kInversion, Method::kSnapshot, Method::kFence),
+                         testing::Values(Method::kInversion, Method::kCapture, Method::kSnapshot, Method::kFence),
                          [](const auto& test) { return std::string(MethodName(test.param)); });
+
+TEST(TensorWatch, CaptureKnowsEveryBase) {
+  Trainee trainee(Method::kCapture, 60, 41, 7);
+  const std::vector<uint16_t> before = trainee.Served(0);
+  for (int i = 0; i < 5; ++i) trainee.Step(1e-4);
+  const auto change = trainee.watch().Collect(0);
+  ASSERT_TRUE(change);
+  EXPECT_FALSE(change->dense);
+  EXPECT_TRUE(change->uncertain.empty());
+  const std::vector<uint16_t> after = trainee.Served(0);
+  uint64_t different = 0;
+  for (size_t i = 0; i < before.size(); ++i) different += before[i] != after[i] ? 1 : 0;
+  EXPECT_EQ(change->changed.size(), different);
+}
+
+TEST(TensorWatch, BlockThatWentAwayAndCameBackIsNotSent) {
+  Trainee trainee(Method::kInversion, 60, 41, 8);
+  trainee.Theta()[7] += 1.0f;
+  for (uint32_t b = 0; b < trainee.Blocks(); ++b) EXPECT_TRUE(trainee.watch().CheckFence(b));
+  trainee.Theta()[7] -= 1.0f;
+  EXPECT_EQ(trainee.Publish(), 0u);
+  EXPECT_TRUE(trainee.watch().TakeNotes().empty());
+}
+
+TEST(TensorWatch, ReboundTensorGoesOnWhereItIsNow) {
+  Trainee trainee(Method::kInversion, 60, 41, 9);
+  trainee.Step(1e-5);
+  trainee.Move();
+  trainee.Step(1e-5);
+  EXPECT_LT(trainee.Publish(), trainee.Size() / 2);
+  TensorView other = TensorView::RowMajor(AllocateHost(400), 0, Dtype::kF32, {10, 10});
+  EXPECT_EQ(trainee.watch().Rebind(other).error().code(), Code::kMismatch);
+}
+
+// BF16 weights with an F32 master, as mixed-precision optimizers keep them.
+class CopiedBack : public testing::TestWithParam<bool> {};
+
+TEST_P(CopiedBack, ComparesTheMasterBeforeTheCopy) {
+  SeededRng rng(10);
+  const Shape shape = {30, 17};
+  const bool strided = GetParam();
+  const uint64_t n = 30 * 17;
+  // Strided: every second column of a wider tensor.
+  TensorView live = TensorView::RowMajor(AllocateHost(n * 4), 0, Dtype::kBf16, shape);
+  if (strided) live.strides = {34, 2};
+  const TensorView master = TensorView::RowMajor(AllocateHost(n * 4), 0, Dtype::kF32, shape);
+  auto* weights = static_cast<float*>(master.memory->handle());
+  auto* served = static_cast<uint16_t*>(live.memory->handle());
+  for (uint64_t i = 0; i < n; ++i) weights[i] = Uniform(rng) - 0.5f;
+  const auto copy = [&] {
+    for (uint64_t i = 0; i < n; ++i) {
+      const uint32_t word = std::bit_cast<uint32_t>(weights[i]);
+      served[strided ? i / 17 * 34 + i % 17 * 2 : i] =
+          static_cast<uint16_t>((word + 0x7FFF + ((word >> 16) & 1)) >> 16);
+    }
+  };
+  copy();
+  const auto made = TensorWatch::Create(kRef, {"w", live, Dtype::kBf16, *GridBlocks(shape, {0, 3})},
+                                        Method::kCopyBack, "", 0);
+  ASSERT_TRUE(made);
+  TensorWatch& watch = **made;
+  for (uint32_t b = 0; b < 3; ++b) ASSERT_TRUE(watch.Start(b));
+  const auto old = std::vector<uint16_t>(served, served + n);
+  for (int step = 0; step < 3; ++step) {
+    for (uint64_t i = 0; i < n; ++i) weights[i] += (Uniform(rng) - 0.5f) * 1e-3f;
+    ASSERT_TRUE(watch.CheckMaster(master));
+    for (uint32_t b = 0; b < 3; ++b) {
+      ASSERT_TRUE(watch.CheckFence(b));
+      ASSERT_TRUE(watch.CopyBack(b, master));
+    }
+    copy();
+  }
+  uint64_t changed = 0;
+  for (uint32_t b = 0; b < 3; ++b) {
+    const auto change = watch.Collect(b);
+    ASSERT_TRUE(change);
+    EXPECT_FALSE(change->dense);
+    EXPECT_TRUE(change->uncertain.empty());
+    changed += change->changed.size();
+    watch.Confirm(b, change->empty() ? nullptr : &*change);
+  }
+  EXPECT_GT(changed, 10u);
+  // A copy that was not announced, and one that was announced and did not happen.
+  for (const bool announced : {false, true}) {
+    for (uint64_t i = 0; i < n; ++i) weights[i] *= 1.5f;
+    for (uint32_t b = 0; announced && b < 3; ++b) ASSERT_TRUE(watch.CopyBack(b, master));
+    if (!announced) copy();
+    for (uint32_t b = 0; b < 3; ++b) {
+      const auto change = watch.Collect(b);
+      ASSERT_TRUE(change);
+      EXPECT_EQ(change->dense, !announced);
+      EXPECT_EQ(change->empty(), announced);
+      watch.Confirm(b, change->empty() ? nullptr : &*change);
+    }
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(TensorWatch, CopiedBack, testing::Bool(),
+                         [](const auto& test) { return test.param ? "Strided" : "Dense"; });
+
+TEST(TensorWatch, CaptureWatchesEveryServedWidthThatALogHolds) {
+  for (const Dtype dtype : {Dtype::kF8E4M3, Dtype::kF16, Dtype::kF32}) {
+    const Shape shape = {64};
+    const uint64_t bytes = 64 * DtypeBytes(dtype);
+    const TensorView live = TensorView::RowMajor(AllocateHost(bytes), 0, dtype, shape);
+    auto* data = static_cast<uint8_t*>(live.memory->handle());
+    for (uint64_t i = 0; i < bytes; ++i) data[i] = static_cast<uint8_t>(37 * i);
+    const auto made =
+        TensorWatch::Create(kRef, {"w", live, dtype, *GridBlocks(shape, {})}, Method::kCapture, "", 0);
+    ASSERT_TRUE(made);
+    ASSERT_TRUE((*made)->Start(0));
+    const auto scratch = AllocateHost((*made)->served_bytes());
+    ASSERT_TRUE((*made)->BeginCapture(0, *scratch));
+    data[bytes - 1] ^= 0x80;
+    ASSERT_TRUE((*made)->EndCapture(0, *scratch));
+    const auto change = (*made)->Collect(0);
+    ASSERT_TRUE(change);
+    ASSERT_EQ(change->changed, std::vector<uint32_t>{63});
+    EXPECT_EQ(change->old_bits.back() ^ change->new_bits.back(), 0x80);
+    EXPECT_EQ(change->new_bits.size(), DtypeBytes(dtype));
+  }
+  const TensorView wide = TensorView::RowMajor(AllocateHost(64), 0, Dtype::kF64, {8});
+  const auto refused =
+      TensorWatch::Create(kRef, {"w", wide, Dtype::kF64, *GridBlocks({8}, {})}, Method::kCapture, "", 0);
+  EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
+}
 
 TEST(TensorWatch, InversionSendsFewAndCountsWhatItDidNotKnow) {
   Trainee trainee(Method::kInversion, 200, 500, 4);
@@ -189,10 +326,10 @@ TEST(TensorWatch, CounterThatJumpsOrHyperparametersOutsideTheProofGoDense) {
 
 // A table whose inversion forgets every changed element of a call but the first. The digest of the block
 // tells.
-void ForgetfulInvert(kernels::Source theta, kernels::Source m, kernels::Source v, kernels::Moments stored,
+void ForgetfulInvert(kernels::Source theta, kernels::Source m, kernels::Source v, kernels::Moments moments,
                      const kernels::AdamwBand& band, uint32_t n, uint64_t canonical, uint64_t key,
                      uint64_t lanes[2], kernels::Inverted* out) {
-  kernels::RefTable().invert_adamw(theta, m, v, stored, band, n, canonical, key, lanes, out);
+  kernels::RefTable().invert_adamw(theta, m, v, moments, band, n, canonical, key, lanes, out);
   out->changed_count = std::min(out->changed_count, 1u);
   out->uncertain_count = 0;
 }

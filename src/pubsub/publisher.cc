@@ -100,88 +100,83 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options,
 Status Publisher::Watch(std::vector<PublishedTensor> tensors) {
   std::map<std::string, uint32_t> order;
   for (uint32_t i = 0; i < inventory_.tensors.size(); ++i) order[inventory_.tensors[i].name] = i;
-  watches_.resize(tensors.size());
+  std::vector<detect::WatchSpec> specs(tensors.size());
   for (PublishedTensor& tensor : tensors) {
     const uint32_t i = order[tensor.name];
     index_.push_back(i);
-    DELTAWIRE_ASSIGN(watches_[i], detect::TensorWatch::Create(
-                                      options_.backends,
-                                      {tensor.name, std::move(tensor.live), tensor.served, grid_.boxes(i)},
-                                      tensor.method, std::move(tensor.reason), tensor.start_step));
+    specs[i] = {{tensor.name, std::move(tensor.live), tensor.served, grid_.boxes(i)},
+                tensor.method,
+                std::move(tensor.reason),
+                tensor.start_step};
   }
-  return ForEachBlock(
-      [](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.Start(block); });
-}
-
-Status Publisher::ForEachBlock(const BlockTask& task) {
-  const auto& places = grid_.places();
-  std::vector<Status> statuses(places.size());
-  options_.parallel.For(places.size(), [&](uint64_t i) {
-    statuses[i] = task(*watches_[places[i].tensor], places[i].tensor, places[i].block);
-  });
-  for (size_t i = 0; i < places.size(); ++i) {
-    if (!statuses[i])
-      return Fail(statuses[i].error().Within("tensor " + inventory_.tensors[places[i].tensor].name));
-  }
+  DELTAWIRE_ASSIGN(watch_,
+                   detect::ModelWatch::Create(options_.backends, options_.parallel, std::move(specs)));
   return {};
 }
 
-uint64_t Publisher::memory_bytes() const {
-  uint64_t bytes = 0;
-  for (const auto& watch : watches_) bytes += watch->memory_bytes();
-  return bytes;
-}
+uint64_t Publisher::memory_bytes() const { return watch_->memory_bytes(); }
 
-Status Publisher::BeforeStep() {
-  return ForEachBlock(
-      [](detect::TensorWatch& watch, uint32_t, uint32_t block) { return watch.CheckFence(block); });
-}
-
-Status Publisher::AfterStep(const std::vector<TensorStep>& steps) {
-  ++steps_;
-  std::vector<const detect::StepRecord*> record_of(watches_.size(), nullptr);
-  std::vector<detect::StepRecord> records;
-  records.reserve(steps.size());
-  for (const TensorStep& step : steps) {
-    const uint32_t tensor = index_[step.tensor];
-    detect::StepRecord record{step.hyper.step, step.m, step.v, std::nullopt, step.refusal};
-    if (record.refusal.empty()) {
-      const auto band = kernels::MakeAdamwBand(step.hyper);
-      if (band) {
-        record.band = *band;
-      } else {
-        record.refusal = band.error();
-      }
+Result<std::vector<uint32_t>> Publisher::InInventory(std::span<const uint32_t> tensors) const {
+  std::vector<uint32_t> out;
+  out.reserve(tensors.size());
+  for (const uint32_t tensor : tensors) {
+    if (tensor >= index_.size()) {
+      return Fail(Code::kInvalidArgument, "tensor {} was given, of {} published ones", tensor, index_.size());
     }
-    watches_[tensor]->ObserveStep(record);
-    if (!watches_[tensor]->NeedsInversion()) continue;
-    records.push_back(std::move(record));
-    record_of[tensor] = &records.back();
+    out.push_back(index_[tensor]);
   }
-  return ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
-    if (record_of[tensor] == nullptr) return {};
-    return watch.InvertBlock(block, *record_of[tensor]);
-  });
+  return out;
 }
 
-void Publisher::CheckSteps(const std::vector<uint64_t>& steps) {
-  for (size_t i = 0; i < steps.size(); ++i) watches_[index_[i]]->CheckStep(steps[i]);
+Status Publisher::BeforeStep(std::span<const uint32_t> tensors) {
+  DELTAWIRE_ASSIGN(const auto mine, InInventory(tensors));
+  return watch_->BeforeStep(mine);
+}
+
+Status Publisher::AfterStep(std::vector<detect::TensorStep> steps) {
+  ++steps_;
+  for (detect::TensorStep& step : steps) {
+    DELTAWIRE_ASSIGN(const auto mine, InInventory({&step.tensor, 1}));
+    step.tensor = mine[0];
+  }
+  return watch_->AfterStep(steps);
+}
+
+void Publisher::CheckSteps(std::span<const uint64_t> counters) {
+  std::vector<uint64_t> mine(watch_->size());
+  for (size_t i = 0; i < counters.size(); ++i) mine[index_[i]] = counters[i];
+  watch_->CheckSteps(mine);
+}
+
+Status Publisher::BeginCapture(std::span<const uint32_t> tensors) {
+  DELTAWIRE_ASSIGN(const auto mine, InInventory(tensors));
+  return watch_->BeginCapture(mine);
+}
+
+Status Publisher::EndCapture(std::span<const uint32_t> tensors) {
+  DELTAWIRE_ASSIGN(const auto mine, InInventory(tensors));
+  return watch_->EndCapture(mine);
+}
+
+Status Publisher::CopyBack(uint32_t tensor, const TensorView& master) {
+  DELTAWIRE_ASSIGN(const auto mine, InInventory({&tensor, 1}));
+  return watch_->CopyBack(mine[0], master);
+}
+
+Status Publisher::Rebind(uint32_t tensor, TensorView live) {
+  DELTAWIRE_ASSIGN(const auto mine, InInventory({&tensor, 1}));
+  return watch_->Rebind(mine[0], std::move(live));
 }
 
 Status Publisher::CollectChanges() {
-  std::vector<std::vector<BlockChange>> changes(watches_.size());
-  for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(grid_.boxes(i).size());
-  const Status collected =
-      ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
-        DELTAWIRE_ASSIGN(changes[tensor][block], watch.Collect(block));
-        return {};
-      });
+  detect::ModelWatch::Changes changes;
+  const Status collected = watch_->Collect(changes);
 
   // Kept whatever happened: blocks that were collected must be confirmed or abandoned.
   in_flight_ = std::make_unique<Collected>();
   in_flight_->steps = std::exchange(steps_, 0);
-  for (uint32_t i = 0; i < watches_.size(); ++i) {
-    detect::TensorWatch& watch = *watches_[i];
+  for (uint32_t i = 0; i < watch_->size(); ++i) {
+    detect::TensorWatch& watch = (*watch_)[i];
     delta::ChangedTensor tensor{i, {}, {}};
     for (uint32_t b = 0; b < changes[i].size(); ++b) {
       tensor.after += watch.DigestAt(b);
@@ -224,13 +219,14 @@ format::Manifest Publisher::MakeManifest(const Collected& collected, format::Bas
   manifest.base = std::move(base);
   manifest.counts = collected.counts;
   std::map<std::pair<std::string, std::string>, format::DetectorUse> uses;
-  for (const auto& watch : watches_) {
-    const std::string name(detect::MethodName(watch->method()));
-    auto& use = uses[{name, watch->reason()}];
+  for (uint32_t i = 0; i < watch_->size(); ++i) {
+    const detect::TensorWatch& watch = (*watch_)[i];
+    const std::string name(detect::MethodName(watch.method()));
+    auto& use = uses[{name, watch.reason()}];
     use.detector = name;
-    use.reason = watch->reason();
+    use.reason = watch.reason();
     ++use.tensors;
-    use.elements += *ElementCount(watch->live().shape);
+    use.elements += *ElementCount(watch.live().shape);
   }
   for (auto& [key, use] : uses) manifest.detectors.push_back(std::move(use));
   return manifest;
@@ -284,20 +280,17 @@ Status Publisher::CommitRetrying(sync::VersionAttempt& attempt) {
 Status Publisher::Finish(Status uploaded) {
   if (!uploaded && writer_->unsettled()) return uploaded;  // unclear: decided by the next publish
   const std::unique_ptr<Collected> collected = std::move(in_flight_);
-  std::vector<std::vector<const BlockChange*>> changes(watches_.size());
-  for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(grid_.boxes(i).size(), nullptr);
+  detect::ModelWatch::ChangePointers changes(watch_->size());
+  for (uint32_t i = 0; i < watch_->size(); ++i) changes[i].resize(grid_.boxes(i).size(), nullptr);
   for (const delta::ChangedTensor& tensor : collected->tensors) {
     for (const delta::ChangedBlock& block : tensor.blocks)
       changes[tensor.tensor][block.block] = &block.change;
   }
-  options_.parallel.For(grid_.places().size(), [&](uint64_t i) {
-    const auto [tensor, block] = grid_.places()[i];
-    if (uploaded) {
-      watches_[tensor]->Confirm(block, changes[tensor][block]);
-    } else {
-      watches_[tensor]->Abandon(block, changes[tensor][block]);
-    }
-  });
+  if (uploaded) {
+    watch_->Confirm(changes);
+  } else {
+    watch_->Abandon(changes);
+  }
   if (!uploaded) steps_ += collected->steps;
   return uploaded;
 }
@@ -366,10 +359,10 @@ bool Publisher::AnchorDue(uint64_t number) const {
 }
 
 std::vector<Digest> Publisher::TensorDigests() const {
-  std::vector<Digest> digests(watches_.size());
+  std::vector<Digest> digests(watch_->size());
   for (const auto [tensor, block] : grid_.places()) {
     digests[tensor] +=
-        in_flight_ ? watches_[tensor]->DigestAt(block) : watches_[tensor]->PublishedDigest(block);
+        in_flight_ ? (*watch_)[tensor].DigestAt(block) : (*watch_)[tensor].PublishedDigest(block);
   }
   return digests;
 }
@@ -377,7 +370,7 @@ std::vector<Digest> Publisher::TensorDigests() const {
 Status Publisher::WriteAnchorOf(const sync::VersionRecord& record) {
   DELTAWIRE_ASSIGN(const auto anchor, writer_->BeginAnchor(record));
   const auto read = [this](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
-    watches_[tensor]->ReadBox(box, bits);
+    (*watch_)[tensor].ReadBox(box, bits);
     return {};
   };
   DELTAWIRE_TRY(WriteAnchorTensors(*anchor, inventory_, read, options_.anchor_shard_bytes));
@@ -388,8 +381,8 @@ Status Publisher::WriteAnchorOf(const sync::VersionRecord& record) {
 
 Status Publisher::WriteAnchor() {
   DELTAWIRE_TRY(Flush());
-  std::vector<uint8_t> moved(watches_.size(), 0);
-  DELTAWIRE_TRY(ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+  std::vector<uint8_t> moved(watch_->size(), 0);
+  DELTAWIRE_TRY(watch_->ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
     if (watch.Recompute(block) != watch.PublishedDigest(block)) moved[tensor] = 1;
     return {};
   }));
@@ -406,7 +399,7 @@ Result<Continuity> Publisher::state() {
   DELTAWIRE_TRY(Flush());
   std::vector<Digest> digests(grid_.places().size());
   options_.parallel.For(digests.size(), [&](uint64_t i) {
-    digests[i] = watches_[grid_.places()[i].tensor]->Recompute(grid_.places()[i].block);
+    digests[i] = (*watch_)[grid_.places()[i].tensor].Recompute(grid_.places()[i].block);
   });
   return Continuity{writer_->run(), writer_->newest()->number(),
                     std::accumulate(digests.begin(), digests.end(), Digest{})};

@@ -2,9 +2,9 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -15,9 +15,8 @@
 #include "codec/codec.h"
 #include "delta/encode.h"
 #include "delta/grid_index.h"
-#include "detect/tensor_watch.h"
+#include "detect/model_watch.h"
 #include "device/backends.h"
-#include "kernels/adamw_band.h"
 #include "pubsub/checkpoint.h"
 #include "pubsub/version.h"
 #include "store/store.h"
@@ -62,14 +61,6 @@ struct PublisherOptions {
   LogSink* log = &NullLog();
 };
 
-// One optimizer step as one tensor saw it.
-struct TensorStep {
-  uint32_t tensor = 0;        // index in the list given to Open
-  kernels::AdamwHyper hyper;  // as captured before the step; step: the counter after it
-  TensorView m, v;            // after it
-  std::string refusal;        // not empty: why this step can't be inverted
-};
-
 struct AuditReport {
   uint64_t number = 0;  // the version that was rebuilt from the store
   uint64_t tensors = 0;
@@ -95,13 +86,16 @@ class Publisher {
   // Host and device bytes held beyond the live tensors.
   uint64_t memory_bytes() const;
 
-  // Around every optimizer step. Before: notices edits since the last observation. After: undoes the step of
-  // every listed tensor.
-  Status BeforeStep();
-  Status AfterStep(const std::vector<TensorStep>& steps);
-  // The counters that the optimizer has now, in the order of Open's list: one that is not the last observed
-  // means that steps went by unseen, and the tensor goes dense.
-  void CheckSteps(const std::vector<uint64_t>& steps);
+  // What the training loop reports; see detect::ModelWatch. Tensors are known by their index in Open's list.
+  Status BeforeStep(std::span<const uint32_t> tensors);
+  Status AfterStep(std::vector<detect::TensorStep> steps);
+  // One counter for each tensor.
+  void CheckSteps(std::span<const uint64_t> counters);
+  Status BeginCapture(std::span<const uint32_t> tensors);
+  Status EndCapture(std::span<const uint32_t> tensors);
+  Status CopyBack(uint32_t tensor, const TensorView& master);
+  Status Rebind(uint32_t tensor, TensorView live);
+  uint32_t size() const { return watch_->size(); }
 
   // Publishes the present served bits as the next version. durable = false returns as soon as everything is
   // encoded and uploads in the background: Flush, or the next call that publishes, waits and reports its
@@ -121,12 +115,11 @@ class Publisher {
  private:
   struct Collected;
   struct Background;
-  using BlockTask = std::function<Status(detect::TensorWatch&, uint32_t tensor, uint32_t block)>;
 
   Publisher(PublisherOptions options, format::Inventory inventory);
 
   Status Watch(std::vector<PublishedTensor> tensors);
-  Status ForEachBlock(const BlockTask& task);
+  Result<std::vector<uint32_t>> InInventory(std::span<const uint32_t> tensors) const;
   Result<Version> PublishZero();
   Result<Version> PublishResumed();
   Result<std::optional<sync::VersionRecord>> FindVersion(const Digest& digest);
@@ -149,8 +142,8 @@ class Publisher {
   format::Inventory inventory_;
   std::string inventory_hash_;
   delta::GridIndex grid_;
-  std::vector<std::unique_ptr<detect::TensorWatch>> watches_;  // in inventory order
-  std::vector<uint32_t> index_;                                // Open's list -> inventory
+  std::unique_ptr<detect::ModelWatch> watch_;  // in inventory order
+  std::vector<uint32_t> index_;                // Open's list -> inventory
   std::unique_ptr<sync::CatalogWriter> writer_;
   Version opened_;
   uint64_t steps_ = 0;                    // observed since the last collected version

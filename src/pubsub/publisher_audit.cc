@@ -135,7 +135,7 @@ Result<AuditReport> Publisher::Audit() {
     }
     return {};
   };
-  DELTAWIRE_TRY(ForEachBlock(compare));
+  DELTAWIRE_TRY(watch_->ForEachBlock(compare));
   if (base && base_found != base_digest) {
     return Fail(Code::kWrongBase,
                 "the base {} no longer holds what version 0 started from (state {}, not {}), perhaps because "

@@ -20,13 +20,13 @@ Result<Publisher::Collected> Publisher::CompareWithBase() {
     }
   }
 
-  std::vector<std::vector<BlockChange>> changes(watches_.size());
-  std::vector<std::vector<Digest>> before(watches_.size());
-  for (uint32_t i = 0; i < watches_.size(); ++i) {
+  std::vector<std::vector<BlockChange>> changes(watch_->size());
+  std::vector<std::vector<Digest>> before(watch_->size());
+  for (uint32_t i = 0; i < watch_->size(); ++i) {
     changes[i].resize(grid_.boxes(i).size());
     before[i].resize(changes[i].size());
   }
-  DELTAWIRE_TRY(ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+  DELTAWIRE_TRY(watch_->ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
     const Box& box = grid_.boxes(tensor)[block];
     const auto cast = device::CastOfWidth(DtypeBytes(watch.served()));
     const uint64_t key = DigestKey(watch.name());
@@ -51,13 +51,13 @@ Result<Publisher::Collected> Publisher::CompareWithBase() {
 
   Collected out;
   Digest base_digest;
-  for (uint32_t i = 0; i < watches_.size(); ++i) {
+  for (uint32_t i = 0; i < watch_->size(); ++i) {
     delta::ChangedTensor tensor{i, {}, {}};
     for (uint32_t b = 0; b < changes[i].size(); ++b) {
       base_digest += before[i][b];
-      tensor.after += watches_[i]->PublishedDigest(b);
+      tensor.after += (*watch_)[i].PublishedDigest(b);
       if (!changes[i][b].empty())
-        tensor.blocks.push_back({b, std::move(changes[i][b]), watches_[i]->PublishedDigest(b)});
+        tensor.blocks.push_back({b, std::move(changes[i][b]), (*watch_)[i].PublishedDigest(b)});
     }
     out.digest += tensor.after;
     out.Add(std::move(tensor), grid_);
@@ -78,7 +78,7 @@ Result<Version> Publisher::PublishZero() {
     return Upload(MakeManifest(collected, base), updates, AnchorDue(0));
   }
   Collected whole;
-  for (uint32_t i = 0; i < watches_.size(); ++i) whole.Add({i, {}, {}}, grid_);
+  for (uint32_t i = 0; i < watch_->size(); ++i) whole.Add({i, {}, {}}, grid_);
   const std::vector<Digest> digests = TensorDigests();
   whole.digest = std::accumulate(digests.begin(), digests.end(), Digest{});
   return Upload(MakeManifest(whole, {}), {}, true);
@@ -106,7 +106,7 @@ Result<Version> Publisher::PublishResumed() {
   // Once more, in case the store lost it: no receiver can join without it.
   DELTAWIRE_TRY(writer_->PutInventory(inventory_));
   Collected whole;
-  for (uint32_t i = 0; i < watches_.size(); ++i) whole.Add({i, {}, {}}, grid_);
+  for (uint32_t i = 0; i < watch_->size(); ++i) whole.Add({i, {}, {}}, grid_);
   const std::vector<Digest> digests = TensorDigests();
   whole.digest = std::accumulate(digests.begin(), digests.end(), Digest{});
   if (options_.continuity && options_.continuity->digest != whole.digest) {

@@ -66,10 +66,10 @@ class TestTrainer {
   // Trains one step; publisher (may be null) observes it.
   void Step(Publisher* publisher, double lr = 1e-4) {
     if (publisher) {
-      EXPECT_TRUE(publisher->BeforeStep());
+      EXPECT_TRUE(publisher->BeforeStep(kStepped));
     }
     ++step_;
-    std::vector<TensorStep> steps;
+    std::vector<detect::TensorStep> steps;
     const auto bias1 = static_cast<float>(lr / (1 - std::pow(0.9, step_)));
     const auto bias2 = static_cast<float>(std::sqrt(1 - std::pow(0.999, step_)));
     for (uint32_t p = 0; p < parameters_.size(); ++p) {
@@ -86,16 +86,16 @@ class TestTrainer {
         theta[i] -= bias1 * (m[i] / (std::sqrt(v[i]) / bias2 + 1e-8f));
       }
       if (parameter.method != detect::Method::kInversion) continue;
-      steps.push_back({p,
-                       {lr, 0.01, 0.9, 0.999, 1e-8, static_cast<uint64_t>(step_), true},
-                       parameter.m,
-                       parameter.v,
-                       ""});
+      const auto counter = static_cast<uint64_t>(step_);
+      const kernels::AdamwHyper hyper{lr, 0.01, 0.9, 0.999, 1e-8, counter, true};
+      steps.push_back({p, {counter, detect::AdamStep{hyper, parameter.m, parameter.v}, ""}});
     }
     if (publisher) {
       EXPECT_TRUE(publisher->AfterStep(steps));
     }
   }
+
+  static constexpr uint32_t kStepped[] = {0, 1, 2};
 
   float* Weights(size_t parameter) { return Floats(parameters_[parameter].theta); }
 

@@ -3,6 +3,7 @@
 #include <nanobind/nanobind.h>
 
 #include "python/checkpoint.h"
+#include "python/detector.h"
 #include "python/errors.h"
 #include "python/kernels.h"
 #include "python/publisher.h"
@@ -18,5 +19,6 @@ NB_MODULE(_core, module) {
   deltawire::python::BindVersion(module);
   deltawire::python::BindCheckpoint(module);
   deltawire::python::BindPublisher(module);
+  deltawire::python::BindDetector(module);
   deltawire::python::BindSubscriber(module);
 }

@@ -19,6 +19,7 @@
 #include "python/errors.h"
 #include "python/log.h"
 #include "python/tensor.h"
+#include "python/watching.h"
 #include "store/open.h"
 
 namespace deltawire::python {
@@ -28,12 +29,6 @@ namespace nb = nanobind;
 namespace {
 
 using ContinuityTuple = std::tuple<std::string, uint64_t, std::string>;  // run, number, digest
-// name, aliases, live, served dtype, method, reason, counter of the optimizer
-using TensorTuple = std::tuple<std::string, std::vector<std::string>, TensorRef, std::string, std::string,
-                               std::string, uint64_t>;
-// index, step, (lr, weight decay, beta1, beta2, eps), m, v, refusal
-using StepTuple = std::tuple<uint32_t, uint64_t, std::tuple<double, double, double, double, double>,
-                             std::optional<TensorRef>, std::optional<TensorRef>, std::string>;
 
 // Owns what the publisher's threads use.
 struct PublisherHandle {
@@ -50,14 +45,6 @@ struct PublisherHandle {
     publisher.reset();
   }
 };
-
-detect::Method MethodFromName(const std::string& name) {
-  for (const auto method : {detect::Method::kInversion, detect::Method::kSnapshot, detect::Method::kFence}) {
-    if (name == detect::MethodName(method)) return method;
-  }
-  throw CoreError(Error(Code::kInvalidArgument,
-                        fmt::format("detector {} is not one of inversion, snapshot, fence", name)));
-}
 
 Digest DigestFromHex(const std::string& text) {
   const auto digest = Digest::FromHex(text);
@@ -96,8 +83,7 @@ std::unique_ptr<PublisherHandle> OpenPublisher(
 
   std::vector<pubsub::PublishedTensor> published;
   for (const auto& [name, aliases, live, served, method, reason, step] : tensors) {
-    published.push_back(
-        {name, aliases, live.view, DtypeOrThrow(served), MethodFromName(method), reason, step});
+    published.push_back({name, aliases, live.view, DtypeOrThrow(served), MethodOrThrow(method), reason, step});
   }
   handle->publisher = OrThrow(WithoutGil([&]() -> Result<std::unique_ptr<pubsub::Publisher>> {
     DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
@@ -105,21 +91,6 @@ std::unique_ptr<PublisherHandle> OpenPublisher(
     return pubsub::Publisher::Open(std::move(options), std::move(published));
   }));
   return handle;
-}
-
-void AfterStep(PublisherHandle& self, const std::vector<StepTuple>& observed) {
-  std::vector<pubsub::TensorStep> steps;
-  steps.reserve(observed.size());
-  for (const auto& [index, step, hyper, m, v, refusal] : observed) {
-    pubsub::TensorStep& out = steps.emplace_back();
-    out.tensor = index;
-    std::tie(out.hyper.lr, out.hyper.weight_decay, out.hyper.beta1, out.hyper.beta2, out.hyper.eps) = hyper;
-    out.hyper.step = step;
-    if (m) out.m = m->view;
-    if (v) out.v = v->view;
-    out.refusal = refusal;
-  }
-  OrThrow(WithoutGil([&] { return self.publisher->AfterStep(steps); }));
 }
 
 ContinuityTuple State(PublisherHandle& self) {
@@ -138,23 +109,15 @@ void BindPublisher(nb::module_& module) {
       .def_ro("different", &pubsub::AuditReport::different)
       .def_ro("blocks_wrong", &pubsub::AuditReport::blocks_wrong)
       .def_ro("first_wrong", &pubsub::AuditReport::first_wrong);
-  nb::class_<PublisherHandle>(module, "Publisher")
+  nb::class_<PublisherHandle> publisher(module, "Publisher");
+  BindWatching(publisher, [](PublisherHandle& self) -> pubsub::Publisher& { return *self.publisher; });
+  publisher
       .def(nb::new_(&OpenPublisher), nb::arg("url"), nb::arg("tensors"), nb::kw_only(), nb::arg("run"),
            nb::arg("resume"), nb::arg("continuity").none(), nb::arg("single_writer"), nb::arg("cast_rule"),
            nb::arg("codings"), nb::arg("base").none(), nb::arg("anchor_every"), nb::arg("anchor_files"),
            nb::arg("threads"))
       .def_prop_ro("run", [](const PublisherHandle& self) { return self.publisher->run(); })
       .def_prop_ro("opened", [](const PublisherHandle& self) { return self.publisher->opened(); })
-      .def_prop_ro("memory_bytes", [](const PublisherHandle& self) { return self.publisher->memory_bytes(); })
-      .def("before_step",
-           [](PublisherHandle& self) { OrThrow(WithoutGil([&] { return self.publisher->BeforeStep(); })); })
-      .def("after_step", &AfterStep, nb::arg("steps"))
-      .def(
-          "check_steps",
-          [](PublisherHandle& self, const std::vector<uint64_t>& steps) {
-            self.publisher->CheckSteps(steps);
-          },
-          nb::arg("steps"))
       .def(
           "publish",
           [](PublisherHandle& self, bool durable) {

@@ -1,0 +1,174 @@
+#include "detect/model_watch.h"
+
+#include <algorithm>
+#include <numeric>
+#include <utility>
+
+namespace deltawire::detect {
+
+ModelWatch::ModelWatch(const device::Backends& backends, Parallel parallel)
+    : backends_(backends), parallel_(std::move(parallel)) {}
+
+Result<std::unique_ptr<ModelWatch>> ModelWatch::Create(const device::Backends& backends, Parallel parallel,
+                                                       std::vector<WatchSpec> tensors) {
+  std::unique_ptr<ModelWatch> model(new ModelWatch(backends, std::move(parallel)));
+  for (WatchSpec& spec : tensors) {
+    DELTAWIRE_ASSIGN(auto watch, TensorWatch::Create(model->backends_, std::move(spec.tensor), spec.method,
+                                                     std::move(spec.reason), spec.start_step));
+    model->watches_.push_back(std::move(watch));
+  }
+  std::vector<uint32_t> all(model->watches_.size());
+  std::iota(all.begin(), all.end(), 0u);
+  model->places_ = model->PlacesOf(all);
+  DELTAWIRE_TRY(model->ForEachBlock(
+      [](TensorWatch& watch, uint32_t, uint32_t block) { return watch.Start(block); }));
+  return model;
+}
+
+std::vector<ModelWatch::Place> ModelWatch::PlacesOf(std::span<const uint32_t> tensors) const {
+  std::vector<Place> places;
+  for (const uint32_t tensor : tensors) {
+    for (uint32_t block = 0; block < watches_[tensor]->boxes().size(); ++block) {
+      places.push_back({tensor, block});
+    }
+  }
+  return places;
+}
+
+Status ModelWatch::Run(const std::vector<Place>& places, const BlockTask& task) {
+  std::vector<Status> statuses(places.size());
+  parallel_.For(places.size(), [&](uint64_t i) {
+    statuses[i] = task(*watches_[places[i].tensor], places[i].tensor, places[i].block);
+  });
+  for (size_t i = 0; i < places.size(); ++i) {
+    if (!statuses[i]) {
+      return Fail(statuses[i].error().Within("tensor " + watches_[places[i].tensor]->name()));
+    }
+  }
+  return {};
+}
+
+Status ModelWatch::ForEachBlock(const BlockTask& task) { return Run(places_, task); }
+
+Status ModelWatch::CheckIndices(std::span<const uint32_t> tensors, Method method) const {
+  for (const uint32_t tensor : tensors) {
+    if (tensor >= watches_.size()) {
+      return Fail(Code::kInvalidArgument, "tensor {} was given, of {} watched ones", tensor, watches_.size());
+    }
+    if (watches_[tensor]->method() != method) {
+      return Fail(Code::kInvalidArgument, "tensor {} is watched by {}, not by {}", watches_[tensor]->name(),
+                  MethodName(watches_[tensor]->method()), MethodName(method));
+    }
+  }
+  return {};
+}
+
+Status ModelWatch::BeforeStep(std::span<const uint32_t> tensors) {
+  for (const uint32_t tensor : tensors) {
+    if (tensor >= watches_.size()) {
+      return Fail(Code::kInvalidArgument, "tensor {} was given, of {} watched ones", tensor, watches_.size());
+    }
+  }
+  return Run(PlacesOf(tensors),
+             [](TensorWatch& watch, uint32_t, uint32_t block) { return watch.CheckFence(block); });
+}
+
+Status ModelWatch::AfterStep(std::span<const TensorStep> steps) {
+  for (const TensorStep& step : steps) {
+    DELTAWIRE_TRY(CheckIndices({&step.tensor, 1}, Method::kInversion));
+  }
+  std::vector<StepRecord> records(watches_.size());
+  std::vector<uint32_t> stepped;
+  for (const TensorStep& step : steps) {
+    TensorWatch& watch = *watches_[step.tensor];
+    StepRecord& record = records[step.tensor];
+    record = MakeStepRecord(step.step, watch.live().shape);
+    watch.ObserveStep(record);
+    if (watch.NeedsInversion()) stepped.push_back(step.tensor);
+  }
+  return Run(PlacesOf(stepped), [&](TensorWatch& watch, uint32_t tensor, uint32_t block) {
+    return watch.InvertBlock(block, records[tensor]);
+  });
+}
+
+void ModelWatch::CheckSteps(std::span<const uint64_t> counters) {
+  for (size_t i = 0; i < counters.size(); ++i) watches_[i]->CheckStep(counters[i]);
+}
+
+Status ModelWatch::BeginCapture(std::span<const uint32_t> tensors) {
+  DELTAWIRE_TRY(CheckIndices(tensors, Method::kCapture));
+  capturing_.assign(tensors.begin(), tensors.end());
+  if (tensors.empty()) return {};
+  uint64_t bytes = 0;
+  for (const uint32_t tensor : tensors) {
+    watches_[tensor]->PlaceCapture(bytes);
+    bytes += watches_[tensor]->served_bytes();
+  }
+  const Memory& like = *watches_[tensors.front()]->live().memory;
+  // Host memory is kept, because fresh pages cost more than the copy; a device's allocator keeps its own.
+  if (!scratch_ || scratch_->device() != DeviceKind::kHost || like.device() != DeviceKind::kHost ||
+      scratch_->size_bytes() < bytes) {
+    scratch_.reset();
+    DELTAWIRE_ASSIGN(scratch_, like.AllocateLike(bytes));
+  }
+  return Run(PlacesOf(tensors), [&](TensorWatch& watch, uint32_t, uint32_t block) {
+    return watch.BeginCapture(block, *scratch_);
+  });
+}
+
+Status ModelWatch::EndCapture(std::span<const uint32_t> tensors) {
+  const std::vector<uint32_t> begun = std::exchange(capturing_, {});
+  if (!std::equal(tensors.begin(), tensors.end(), begun.begin(), begun.end())) {
+    return Fail(Code::kInvalidArgument, "the end of a capture names {} tensors, not those {} of its begin",
+                tensors.size(), begun.size());
+  }
+  return Run(PlacesOf(tensors), [&](TensorWatch& watch, uint32_t, uint32_t block) {
+    return watch.EndCapture(block, *scratch_);
+  });
+}
+
+Status ModelWatch::CopyBack(uint32_t tensor, const TensorView& master) {
+  DELTAWIRE_TRY(CheckIndices({&tensor, 1}, Method::kCopyBack));
+  DELTAWIRE_TRY(watches_[tensor]->CheckMaster(master));
+  return Run(PlacesOf({&tensor, 1}), [&](TensorWatch& watch, uint32_t, uint32_t block) {
+    return watch.CopyBack(block, master);
+  });
+}
+
+Status ModelWatch::Rebind(uint32_t tensor, TensorView live) {
+  if (tensor >= watches_.size()) {
+    return Fail(Code::kInvalidArgument, "tensor {} was given, of {} watched ones", tensor, watches_.size());
+  }
+  return watches_[tensor]->Rebind(std::move(live));
+}
+
+Status ModelWatch::Collect(Changes& changes) {
+  changes.assign(watches_.size(), {});
+  for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(watches_[i]->boxes().size());
+  return ForEachBlock([&](TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+    DELTAWIRE_ASSIGN(changes[tensor][block], watch.Collect(block));
+    return {};
+  });
+}
+
+void ModelWatch::Confirm(const ChangePointers& changes) {
+  parallel_.For(places_.size(), [&](uint64_t i) {
+    const auto [tensor, block] = places_[i];
+    watches_[tensor]->Confirm(block, changes[tensor][block]);
+  });
+}
+
+void ModelWatch::Abandon(const ChangePointers& changes) {
+  parallel_.For(places_.size(), [&](uint64_t i) {
+    const auto [tensor, block] = places_[i];
+    watches_[tensor]->Abandon(block, changes[tensor][block]);
+  });
+}
+
+uint64_t ModelWatch::memory_bytes() const {
+  uint64_t bytes = scratch_ ? scratch_->size_bytes() : 0;
+  for (const auto& watch : watches_) bytes += watch->memory_bytes();
+  return bytes;
+}
+
+}  // namespace deltawire::detect

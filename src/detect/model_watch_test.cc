@@ -1,0 +1,119 @@
+#include "detect/model_watch.h"
+
+#include <gtest/gtest.h>
+
+namespace deltawire::detect {
+namespace {
+
+class Model : public testing::Test {
+ protected:
+  static constexpr uint64_t kElements = 300;
+
+  Model() {
+    const Method methods[] = {Method::kCapture, Method::kCapture, Method::kSnapshot, Method::kInversion};
+    std::vector<WatchSpec> specs;
+    for (int i = 0; i < 4; ++i) {
+      views_.push_back(TensorView::RowMajor(AllocateHost(kElements * 4), 0, Dtype::kF32, {kElements}));
+      for (uint64_t j = 0; j < kElements; ++j) At(i, j) = 1.0f + static_cast<float>(j);
+      specs.push_back({{fmt::format("t{}", i), views_[i], Dtype::kBf16, *GridBlocks({kElements}, {0, 4})},
+                       methods[i],
+                       "",
+                       0});
+    }
+    auto made = ModelWatch::Create(device::HostBackends(), Parallel(2), std::move(specs));
+    EXPECT_TRUE(made);
+    watch_ = *std::move(made);
+  }
+
+  float& At(int tensor, uint64_t element) {
+    return static_cast<float*>(views_[static_cast<size_t>(tensor)].memory->handle())[element];
+  }
+
+  // By tensor: elements found changed, with dense blocks counted whole. Confirmed.
+  std::vector<uint64_t> Collect() {
+    ModelWatch::Changes changes;
+    EXPECT_TRUE(watch_->Collect(changes));
+    std::vector<uint64_t> found;
+    ModelWatch::ChangePointers pointers(changes.size());
+    for (size_t i = 0; i < changes.size(); ++i) {
+      found.push_back(0);
+      for (const BlockChange& change : changes[i]) {
+        found.back() += change.changed.size() + change.uncertain.size() + change.dense_bits.size() / 2;
+        pointers[i].push_back(change.empty() ? nullptr : &change);
+      }
+    }
+    watch_->Confirm(pointers);
+    return found;
+  }
+
+  std::vector<TensorView> views_;
+  std::unique_ptr<ModelWatch> watch_;
+};
+
+TEST_F(Model, CapturesOneTensorOrSeveralAtOnce) {
+  for (const std::vector<uint32_t>& tensors : {std::vector<uint32_t>{0}, {1}, {0, 1}, {}}) {
+    ASSERT_TRUE(watch_->BeginCapture(tensors));
+    for (const uint32_t tensor : tensors) At(static_cast<int>(tensor), 5 + tensor) += 64;
+    ASSERT_TRUE(watch_->EndCapture(tensors));
+  }
+  At(2, 9) = 0;
+  EXPECT_EQ(Collect(), (std::vector<uint64_t>{1, 1, 1, 0}));
+  EXPECT_EQ(Collect(), (std::vector<uint64_t>{0, 0, 0, 0}));
+}
+
+TEST_F(Model, ACaptureThatNeverEndedIsLeftToTheFence) {
+  const uint32_t first[] = {0};
+  const uint32_t second[] = {1};
+  ASSERT_TRUE(watch_->BeginCapture(first));
+  At(0, 0) = -1;
+  // The update raised; the next one captures another tensor.
+  ASSERT_TRUE(watch_->BeginCapture(second));
+  At(1, 0) = -1;
+  ASSERT_TRUE(watch_->EndCapture(second));
+  EXPECT_EQ(Collect(), (std::vector<uint64_t>{kElements / 4, 1, 0, 0}));
+}
+
+TEST_F(Model, CallsThatDoNotFitAreRefusedByName) {
+  const uint32_t beyond[] = {4};
+  const uint32_t snapshot[] = {2};
+  const uint32_t first[] = {0};
+  const uint32_t second[] = {1};
+  EXPECT_EQ(watch_->BeforeStep(beyond).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(watch_->BeginCapture(beyond).error().code(), Code::kInvalidArgument);
+  const Status refused = watch_->BeginCapture(snapshot);
+  EXPECT_NE(refused.error().message().find("t2 is watched by snapshot"), std::string::npos);
+  ASSERT_TRUE(watch_->BeginCapture(first));
+  EXPECT_EQ(watch_->EndCapture(second).error().code(), Code::kInvalidArgument);
+  EXPECT_EQ(watch_->CopyBack(0, views_[1]).error().code(), Code::kInvalidArgument);
+  const TensorStep step{0, {1, {}, "none"}};
+  EXPECT_EQ(watch_->AfterStep({&step, 1}).error().code(), Code::kInvalidArgument);
+}
+
+TEST_F(Model, StepsWithoutARuleAndUnseenStepsGoDense) {
+  const TensorStep step{3, {1, {}, "the optimizer is unknown"}};
+  At(3, 0) = 99;
+  ASSERT_TRUE(watch_->AfterStep({&step, 1}));
+  EXPECT_EQ(Collect()[3], kElements / 4);  // only the block that really differs
+  const uint64_t counters[] = {0, 0, 0, 2};
+  At(3, 0) = 0;
+  At(3, kElements - 1) = 0;
+  watch_->CheckSteps(counters);
+  EXPECT_EQ(Collect()[3], kElements / 2);
+}
+
+TEST_F(Model, StateOfAnotherFormIsARefusalNotAGuess) {
+  const TensorView short_m = TensorView::RowMajor(AllocateHost(40), 0, Dtype::kF32, {10});
+  const TensorView halves = TensorView::RowMajor(AllocateHost(kElements * 2), 0, Dtype::kF16, {kElements});
+  const kernels::AdamwHyper hyper{.lr = 1e-5, .step = 1};
+  const OptimizerStep wrong_shape{1, AdamStep{hyper, short_m, views_[0]}, ""};
+  EXPECT_NE(MakeStepRecord(wrong_shape, {kElements}).refusal.find("exp_avg has shape"), std::string::npos);
+  const OptimizerStep wrong_dtype{1, AdamStep{hyper, views_[0], halves}, ""};
+  EXPECT_NE(MakeStepRecord(wrong_dtype, {kElements}).refusal.find("exp_avg_sq is F16"), std::string::npos);
+  const OptimizerStep fine{1, AdamStep{hyper, views_[0], views_[1]}, ""};
+  EXPECT_TRUE(MakeStepRecord(fine, {kElements}).refusal.empty());
+  const OptimizerStep sgd{1, SgdStep{{.lr = 1e-3}, halves, std::nullopt}, ""};
+  EXPECT_NE(MakeStepRecord(sgd, {kElements}).refusal.find("momentum_buffer is F16"), std::string::npos);
+}
+
+}  // namespace
+}  // namespace deltawire::detect
