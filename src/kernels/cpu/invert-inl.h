@@ -9,6 +9,7 @@
 
 #include "kernels/cpu/digest-inl.h"
 #include "kernels/cpu/lanes-inl.h"
+#include "kernels/cpu/screen.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace deltawire::kernels::HWY_NAMESPACE {
@@ -21,38 +22,60 @@ using VU = hn::Vec<DU>;
 constexpr uint32_t kLanes = HWY_LANES(float);
 static_assert(64 % kLanes == 0);
 
+using D16 = hn::Repartition<uint16_t, DF>;
+using I16 = hn::RebindToSigned<D16>;
+using V16 = hn::Vec<D16>;
+using VI16 = hn::Vec<I16>;
+constexpr uint32_t kPair = 2 * kLanes;  // elements that the screen takes at once
+
 // A rule knows one optimizer and the addresses of its operands. It offers
-//   kOperands                     how many arrays it reads besides theta (1 or 2)
-//   theta, Advance(n)             the weights; moves all addresses by n elements
-//   PrefetchAhead(i)              the cache lines of 2 kLanes elements, kElementsAhead elements from i
-//   Screen(i, theta, cell)        lanes that the exact verdict surely keeps, cheaply; operands from element i
-//   OperandsAt(i, a, b)           one element's operands as float32
-//   Undo(theta, a, b)             the exact estimate
+//   theta, Advance(n)     the weights; moves all addresses by n elements
+//   screen                constants of the screen
+//   PrefetchAhead(i)      the cache lines of kPair elements, kElementsAhead elements from i
+//   OperandOf(i)          what the screen needs of kPair elements from i
+//   OperandsAt(i, a, b)   one element's operands as float32
+//   Undo(theta, a, b)     the exact estimate
+struct Operand {
+  VI16 size;       // logarithm of the operand (cpu/screen.h)
+  VI16 direction;  // its sign bit is that of the update
+  hn::Mask<I16> usable;
+};
 struct Estimate {
   VF undone, b;           // D and the half width of the band
   hn::Mask<DF> in_range;  // the state is in the range of the proof
   hn::Mask<DF> idle;      // the update is +-0
 };
 
-// What a screen knows of theta.
-struct Cell {
-  VU bits;
-  VF a;             // |theta|
-  VF outer, inner;  // distances to the edges of its cell
-  VU rounded;       // BF16 in the upper half, except for ties and NaN
-};
+// The upper halves of 2 kLanes words.
+template <class V>
+HWY_INLINE VI16 UpperHalves(V low, V high) {
+  const D16 d16;
+  return hn::BitCast(I16(), hn::ConcatOdd(d16, hn::BitCast(d16, high), hn::BitCast(d16, low)));
+}
 
-// A tie has inner = 0 and may belong to the cell below; of a NaN, an infinity, or a magnitude below 0x8000
-// one distance is NaN. A screen must pass none of them, which lets this round with one addition.
-HWY_INLINE Cell CellOf(VF theta) {
+// Lanes that the exact verdict surely keeps. Never a tie: its distance is 0.
+HWY_INLINE hn::Mask<I16> Passes(VU low, VU high, const Operand& operand, const Screen& screen) {
   const DF df;
   const DU du;
-  const VU bits = hn::BitCast(du, theta), half = hn::Set(du, 0x8000);
-  const VU rounded = hn::Add(bits, half);
-  const VU cell = hn::And(rounded, hn::Set(du, 0x7FFF0000));
-  const VF a = hn::Abs(theta);
-  return {bits, a, hn::Sub(hn::BitCast(df, hn::Add(cell, half)), a),
-          hn::Sub(a, hn::BitCast(df, hn::Sub(cell, half))), rounded};
+  const I16 d;
+  // The edge that is nearest in bits has the upper half of the weight. The difference is exact.
+  const VU upper = hn::Set(du, 0xFFFF0000), middle = hn::Set(du, 0x8000);
+  const auto from_edge = [&](VU bits) {
+    return hn::Sub(hn::BitCast(df, bits), hn::BitCast(df, hn::OrAnd(middle, bits, upper)));
+  };
+  const VI16 offset = UpperHalves(from_edge(low), from_edge(high));
+  const VI16 exponent = hn::And(UpperHalves(low, high), hn::Set(d, 0x7F80));
+  const VI16 distance = hn::And(offset, hn::Set(d, 0x7FFF));
+  // The far edge is at least 2^14 units away; so is the near one of a power of two, where bits mislead.
+  const VI16 far = hn::Add(exponent, hn::Set(d, -9 * 128));
+  // What is undone leads to the edge if it points against the offset.
+  const auto to_edge = hn::MaskFromVec(hn::BroadcastSignBit(hn::Xor(offset, operand.direction)));
+  const VI16 reach = hn::IfThenElse(to_edge, hn::Min(distance, far), far);
+  auto passes =
+      hn::And(operand.usable, hn::Lt(hn::SaturatedAdd(operand.size, hn::Set(d, screen.factor)), reach));
+  passes = hn::And(passes, hn::Gt(distance, hn::Add(exponent, hn::Set(d, screen.close))));
+  passes = hn::And(passes, hn::Gt(exponent, hn::Set(d, screen.least)));
+  return hn::And(passes, hn::Lt(exponent, hn::Set(d, screen.most)));
 }
 
 // BF16 of the float32 next outside of x = middle + sign * half_width, in the low 16 bits of each lane.
@@ -209,35 +232,47 @@ constexpr uint32_t kElementsAhead = kChunk;
 
 HWY_INLINE void PrefetchElements(const uint8_t* p, uint64_t i, uint32_t width) {
   const uint8_t* first = p + (i + kElementsAhead) * width;
-  for (uint32_t line = 0; line < 2 * kLanes * width; line += 64) __builtin_prefetch(first + line, 0, 2);
+  for (uint32_t line = 0; line < kPair * width; line += 64) __builtin_prefetch(first + line, 0, 2);
+}
+
+// Appends base + (index of each set bit). Few bits are set, and the vector units are the narrow place: four
+// indices are written without a branch, more by a loop. Needs room for four more than there are bits.
+HWY_INLINE uint32_t AppendSparse(uint64_t word, uint32_t base, uint32_t* pos, uint32_t count) {
+  const auto set = static_cast<uint32_t>(__builtin_popcountll(word));
+  uint32_t* to = pos + count;
+  for (int k = 0; k < 4; ++k) {
+    to[k] = base + static_cast<uint32_t>(__builtin_ctzll(word | uint64_t{1} << 63));
+    word &= word - 1;
+  }
+  if (HWY_UNLIKELY(set > 4)) AppendBits(word, base, to, 4);
+  return count + set;
 }
 
 template <bool kDigest, class Rule>
 HWY_INLINE void InvertChunks(Rule rule, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2],
                              Inverted* out) {
-  const DF df;
-  const hn::Repartition<uint16_t, DF> d16;
-  constexpr uint64_t kAllLanes = (uint64_t{1} << kLanes) - 1;
-  HWY_ALIGN uint32_t flagged[kChunk];
+  const DU du;
+  const D16 d16;
+  HWY_ALIGN uint32_t flagged[kChunk + 4];
   HWY_ALIGN uint16_t served[kChunk];
   for (uint32_t start = 0; start < n; start += kChunk) {
     const uint32_t size = n - start < kChunk ? n - start : kChunk;
     uint32_t count = 0, i = 0;
     for (; i + 64 <= size; i += 64) {
       uint64_t word = 0;
-      for (uint32_t j = 0; j < 64; j += 2 * kLanes) {
-        const uint32_t at = i + j, next = at + kLanes;
-        rule.PrefetchAhead(at);
-        const Cell low = CellOf(LoadBytes(df, rule.theta + uint64_t{at} * sizeof(float)));
-        const Cell high = CellOf(LoadBytes(df, rule.theta + uint64_t{next} * sizeof(float)));
-        word |= (MaskBits(df, rule.Screen(at, low)) ^ kAllLanes) << j |
-                (MaskBits(df, rule.Screen(next, high)) ^ kAllLanes) << (j + kLanes);
+      for (uint32_t j = 0; j < 64; j += kPair) {
+        rule.PrefetchAhead(i + j);
+        const uint8_t* at = rule.theta + uint64_t{i + j} * sizeof(float);
+        const VU low = LoadBytes(du, at), high = LoadBytes(du, at + kLanes * sizeof(float));
+        word |= MaskBits(I16(), Passes(low, high, rule.OperandOf(i + j), rule.screen)) << j;
         if constexpr (kDigest) {
-          hn::StoreU(hn::ConcatOdd(d16, hn::BitCast(d16, high.rounded), hn::BitCast(d16, low.rounded)), d16,
-                     served + at);
+          // Right where the screen passes: there are no ties and no NaN.
+          const VU half = hn::Set(du, 0x8000);
+          hn::StoreU(hn::BitCast(d16, UpperHalves(hn::Add(low, half), hn::Add(high, half))), d16,
+                     served + i + j);
         }
       }
-      count = AppendFullWord(word, i, flagged, count);
+      count = AppendSparse(~word, i, flagged, count);
     }
     for (; i < size; ++i) {
       served[i] = Bf16FromF32(LoadAs<uint32_t>(rule.theta + uint64_t{i} * sizeof(float)));

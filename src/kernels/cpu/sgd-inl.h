@@ -12,35 +12,13 @@ HWY_BEFORE_NAMESPACE();
 namespace deltawire::kernels::HWY_NAMESPACE {
 namespace {
 
-// As AdamwScreen, but the update is known up to roundings, so its sign counts in full. The terms that grow
-// with the size of the update exceed the roundings of both sides (below 2^-20 of it).
-struct SgdScreen {
-  float t;       // k2 s
-  float spread;  // the part of the band that grows with |x| + |mu y|
-  float slope;   // the part that grows with |theta|, decay included
-  float floor;   // infinite where the bound does not hold: then every element is decided exactly
-};
-
-inline SgdScreen MakeSgdScreen(const SgdBand& band) {
-  constexpr double kMore = 1 + 0x1p-10;
-  const double size = std::fabs(static_cast<double>(band.s)), scale = std::fabs(band.mu);
-  const bool holds = (size == 0 || (size >= 0x1p-60 && size <= 0x1p10)) &&
-                     (scale == 0 || (scale >= 0x1p-60 && scale <= 0x1p10));
-  return {
-      .t = band.k2 * band.s,
-      .spread = static_cast<float>(band.k2 * size * (kMore * band.b / band.k2 + 0x1p-19)),
-      .slope = static_cast<float>(kMore * (static_cast<double>(band.a) + band.k1)),
-      .floor = holds ? static_cast<float>(kMore * band.c) : INFINITY,
-  };
-}
-
 template <bool kWithY>
 struct SgdRule {
   const uint8_t* theta;
   const uint8_t* x;
   const uint8_t* y;
   const SgdBand& band;
-  SgdScreen screen;
+  Screen screen;
 
   HWY_INLINE void Advance(uint32_t n) {
     theta += uint64_t{n} * sizeof(float);
@@ -57,29 +35,23 @@ struct SgdRule {
     second = kWithY ? LoadMoment(y, i, false) : 0.0f;
   }
 
-  HWY_INLINE hn::Mask<DF> Screen(uint32_t i, const Cell& cell) const {
+  HWY_INLINE Operand OperandOf(uint32_t i) const {
     const DF df;
-    const DU du;
-    const VU size_mask = hn::Set(du, 0x7FFFFFFF);
-    VF sum = LoadBytes(df, x + uint64_t{i} * sizeof(float));
-    VF size = hn::Abs(sum);
-    VU any = hn::Or(cell.bits, hn::BitCast(du, sum));
+    const I16 d;
+    const auto load = [&](const uint8_t* p, uint32_t at) {
+      return LoadBytes(df, p + uint64_t{at} * sizeof(float));
+    };
+    const VF x_low = load(x, i), x_high = load(x, i + kLanes);
+    VI16 size = UpperHalves(x_low, x_high), direction = size;
     if constexpr (kWithY) {
-      const VF other = LoadBytes(df, y + uint64_t{i} * sizeof(float));
-      const VF mu = hn::Set(df, band.mu);
-      any = hn::Or(any, hn::BitCast(du, other));
-      sum = hn::MulAdd(other, mu, sum);
-      size = hn::MulAdd(hn::Abs(other), hn::Abs(mu), size);
+      const VF mu = hn::Set(df, band.mu), mu_size = hn::Abs(mu);
+      const VF y_low = load(y, i), y_high = load(y, i + kLanes);
+      direction = UpperHalves(hn::MulAdd(mu, y_low, x_low), hn::MulAdd(mu, y_high, x_high));
+      size = UpperHalves(hn::MulAdd(mu_size, hn::Abs(y_low), hn::Abs(x_low)),
+                         hn::MulAdd(mu_size, hn::Abs(y_high), hn::Abs(x_high)));
     }
-    const VF outward = hn::Xor(sum, hn::BitCast(df, hn::AndNot(size_mask, cell.bits)));
-    const VF common = hn::MulAdd(size, hn::Set(df, screen.spread),
-                                 hn::MulAdd(cell.a, hn::Set(df, screen.slope), hn::Set(df, screen.floor)));
-    const VF t = hn::Set(df, screen.t);
-    auto kept = hn::And(hn::Lt(hn::MulAdd(outward, t, common), cell.outer),
-                        hn::Lt(hn::NegMulAdd(outward, t, common), cell.inner));
-    // A tie, whose cell may be the other one. An update that points outward does not see that inner is 0.
-    kept = hn::And(kept, hn::Gt(cell.inner, hn::Zero(df)));
-    return hn::Or(kept, hn::RebindMask(df, hn::Eq(hn::And(any, size_mask), hn::Zero(du))));
+    direction = hn::Xor(direction, hn::Set(d, std::signbit(band.s) ? -0x8000 : 0));
+    return {hn::And(size, hn::Set(d, 0x7FFF)), direction, hn::FirstN(d, kPair)};
   }
 
   HWY_INLINE Estimate Undo(VF weights, VF x_at, VF y_at) const {
@@ -98,7 +70,7 @@ struct SgdRule {
 
 void InvertSgd(Source theta, Source x, Source y, const SgdBand& band, uint32_t n, uint64_t canonical,
                uint64_t key, uint64_t lanes[2], Inverted* out) {
-  const SgdScreen screen = MakeSgdScreen(band);
+  const Screen screen = MakeSgdScreen(band);
   if (y.base == nullptr) {
     InvertAll(SgdRule<false>{Address(theta), Address(x), nullptr, band, screen}, n, canonical, key, lanes,
               out);
