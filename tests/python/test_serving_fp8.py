@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -513,13 +514,14 @@ def test_transformers_fp8_layer_follows(url: str) -> None:
 
 
 def test_rules_longer_than_an_inventory_has_room_for(url: str) -> None:
-    model = Bag({f"w{i}": torch.randn(1, 4) for i in range(90)})
-    rules: dict[str, Any] = {f"w{i}": Fp8("channel") for i in range(90)}
-    publisher = dw.Publisher(model, None, url, dtype=rules)
-    publisher.close()
-    inventory = next(Path(url).rglob("inventory-*.json")).read_text()
-    assert "w0 as F8_E4M3 with one F32 scale a channel" in inventory and "... (SHA-256 " in inventory
+    model = Bag({f"w{i}": torch.randn(2, 4) for i in range(90)})
+    texts = []
+    for last in (Fp8("channel"), Fp8("tensor")):
+        rules: dict[str, Any] = {f"w{i}": Fp8("channel") for i in range(89)} | {"w89": last}
+        dw.Publisher(model, None, f"{url}-{last.granularity}", dtype=rules).close()
+        inventory = next(Path(f"{url}-{last.granularity}").rglob("inventory-*.json")).read_text()
+        texts.append(json.loads(inventory)["cast_rule"])
+        assert texts[-1].startswith("w0 as F8_E4M3 with one F32 scale a channel in X_scale; w1 as")
+        assert len(texts[-1].encode()) == 4096
     # What was cut off still counts.
-    rules["w89"] = Fp8((8, 4), suffix="_scale")
-    with pytest.raises(dw.UpdateError, match="cast_rule"):
-        dw.Publisher(model, None, url, dtype=rules, resume=True)
+    assert texts[0] != texts[1] and texts[0][:4000] == texts[1][:4000]
