@@ -147,7 +147,11 @@ Batch MakeBatch(Random& rng, Family family, Order order, Moments stored = {}) {
           case 3: theta = rng.Sign() * AsFloat(0x7F7F8000 - 4 + rng.Below(9)); break;
           case 4: v = 0; break;
           case 5: m = rng.Sign() * 0.0f; break;
-          case 6: v = std::fabs(AsFloat(static_cast<uint32_t>(rng.Next()))); break;
+          case 6:
+            // Anything, or next to the limits of the proof.
+            v = rng.Below(2) ? std::fabs(AsFloat(static_cast<uint32_t>(rng.Next())))
+                             : std::ldexp(1 + rng.Uniform() / 16 - 0x1p-5f, rng.Below(2) ? 100 : -100);
+            break;
           default: m = AsFloat(static_cast<uint32_t>(rng.Next())); break;
         }
         if (rng.Below(8) == 0) m = 0;

@@ -51,12 +51,16 @@ struct AdamwRule {
     const D16 d16;
     const I16 d;
     const VI16 m_half = MomentHalves<kBf16M>(m, i), v_half = MomentHalves<kBf16V>(v, i);
-    // Below the least v it stands for eps: 0 there. A negative or NaN v comes out above the most.
-    const VI16 root = hn::BitCast(
-        d, hn::ShiftRight<1>(hn::SaturatedSub(hn::BitCast(d16, v_half), hn::Set(d16, kLogLeastV))));
-    const auto usable = hn::And(hn::Lt(root, hn::Set(d, (kLogMostV - kLogLeastV) / 2)),
-                                hn::Gt(root, hn::Set(d, band.tiny_eps ? 0 : -1)));
-    return {hn::Sub(hn::And(m_half, hn::Set(d, 0x7FFF)), root), m_half, usable};
+    // Below the least v it stands for eps: 0 there. Where eps is tiny that must not pass, so everything is
+    // one less and 0 wraps. A negative or NaN v comes out above the most.
+    const uint16_t less = band.tiny_eps ? 1 : 0;
+    const V16 root =
+        hn::Sub(hn::ShiftRight<1>(hn::SaturatedSub(hn::BitCast(d16, v_half), hn::Set(d16, kLogLeastV))),
+                hn::Set(d16, less));
+    const auto usable =
+        hn::Lt(root, hn::Set(d16, static_cast<uint16_t>((kLogMostV - kLogLeastV) / 2 - less)));
+    return {hn::Sub(hn::And(m_half, hn::Set(d, 0x7FFF)), hn::BitCast(d, root)), m_half,
+            hn::RebindMask(d, usable)};
   }
 
   HWY_INLINE Estimate Undo(VF weights, VF m_at, VF v_at) const {

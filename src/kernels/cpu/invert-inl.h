@@ -53,10 +53,23 @@ HWY_INLINE VI16 UpperHalves(V low, V high) {
   return hn::BitCast(I16(), hn::ConcatOdd(d16, hn::BitCast(d16, high), hn::BitCast(d16, low)));
 }
 
+// Keeps a loaded vector in its register: GCC 12 would load it anew for each use, and loads are a narrow
+// place.
+template <class V>
+HWY_INLINE V InRegister(V v) {
+#if HWY_COMPILER_GCC_ACTUAL && HWY_ARCH_X86 && HWY_TARGET <= HWY_AVX3
+  asm("" : "+v"(v.raw));
+#elif HWY_COMPILER_GCC_ACTUAL && HWY_ARCH_X86
+  asm("" : "+x"(v.raw));
+#endif
+  return v;
+}
+
 // Lanes that the exact verdict surely keeps. Never a tie: its distance is 0.
 HWY_INLINE hn::Mask<I16> Passes(VU low, VU high, const Operand& operand, const Screen& screen) {
   const DF df;
   const DU du;
+  const D16 d16;
   const I16 d;
   // The edge that is nearest in bits has the upper half of the weight. The difference is exact.
   const VU upper = hn::Set(du, 0xFFFF0000), middle = hn::Set(du, 0x8000);
@@ -64,18 +77,18 @@ HWY_INLINE hn::Mask<I16> Passes(VU low, VU high, const Operand& operand, const S
     return hn::Sub(hn::BitCast(df, bits), hn::BitCast(df, hn::OrAnd(middle, bits, upper)));
   };
   const VI16 offset = UpperHalves(from_edge(low), from_edge(high));
-  const VI16 exponent = hn::And(UpperHalves(low, high), hn::Set(d, 0x7F80));
   const VI16 distance = hn::And(offset, hn::Set(d, 0x7FFF));
+  const VI16 exponent =
+      hn::Sub(hn::And(UpperHalves(low, high), hn::Set(d, 0x7F80)), hn::Set(d, screen.least));
   // The far edge is at least 2^14 units away; so is the near one of a power of two, where bits mislead.
-  const VI16 far = hn::Add(exponent, hn::Set(d, -9 * 128));
+  const VI16 far = hn::Add(exponent, hn::Set(d, screen.far));
   // What is undone leads to the edge if it points against the offset.
-  const auto to_edge = hn::MaskFromVec(hn::BroadcastSignBit(hn::Xor(offset, operand.direction)));
+  const auto to_edge = hn::Lt(hn::Xor(offset, operand.direction), hn::Zero(d));
   const VI16 reach = hn::IfThenElse(to_edge, hn::Min(distance, far), far);
-  auto passes =
-      hn::And(operand.usable, hn::Lt(hn::SaturatedAdd(operand.size, hn::Set(d, screen.factor)), reach));
-  passes = hn::And(passes, hn::Gt(distance, hn::Add(exponent, hn::Set(d, screen.close))));
-  passes = hn::And(passes, hn::Gt(exponent, hn::Set(d, screen.least)));
-  return hn::And(passes, hn::Lt(exponent, hn::Set(d, screen.most)));
+  const auto near = hn::Lt(hn::SaturatedAdd(operand.size, hn::Set(d, screen.factor)), reach);
+  const auto apart = hn::Gt(distance, hn::Add(exponent, hn::Set(d, screen.close)));
+  const auto ordinary = hn::RebindMask(d, hn::Lt(hn::BitCast(d16, exponent), hn::Set(d16, screen.exponents)));
+  return hn::And(hn::And(near, apart), hn::And(ordinary, operand.usable));
 }
 
 // BF16 of the float32 next outside of x = middle + sign * half_width, in the low 16 bits of each lane.
@@ -263,7 +276,8 @@ HWY_INLINE void InvertChunks(Rule rule, uint32_t n, uint64_t canonical, uint64_t
       for (uint32_t j = 0; j < 64; j += kPair) {
         rule.PrefetchAhead(i + j);
         const uint8_t* at = rule.theta + uint64_t{i + j} * sizeof(float);
-        const VU low = LoadBytes(du, at), high = LoadBytes(du, at + kLanes * sizeof(float));
+        const VU low = InRegister(LoadBytes(du, at)),
+                 high = InRegister(LoadBytes(du, at + kLanes * sizeof(float)));
         word |= MaskBits(I16(), Passes(low, high, rule.OperandOf(i + j), rule.screen)) << j;
         if constexpr (kDigest) {
           // Right where the screen passes: there are no ties and no NaN.

@@ -12,9 +12,11 @@ namespace deltawire::kernels {
 
 // Logarithms are upper halves of float32 bits without the sign: 128 a binade, biased by 127 * 128.
 struct Screen {
-  int16_t factor;       // added to the logarithm of the operand: update and band in terms of the weight
-  int16_t close;        // + exponent of the weight: distances to the nearest edge above it pass
-  int16_t least, most;  // exponents of the weight above the one and below the other pass
+  int16_t factor;      // added to the logarithm of the operand: update and band in terms of the weight
+  int16_t least;       // the least exponent of a weight that passes; what follows is relative to it
+  uint16_t exponents;  // so far above it they pass
+  int16_t far;         // + exponent: at most the distance to the farther edge
+  int16_t close;       // + exponent: the distance to the nearer edge must be above it
 };
 
 inline constexpr double kScreenSlack = 1 + 0x1p-10;  // exceeds every rounding of the exact verdict
@@ -28,7 +30,7 @@ inline constexpr int kMostExponent = 19;
 // per_operand * p bounds the update and the part `share` of it that the band adds, for an operand p (of
 // logarithm `bias` too small); slope * |theta| + floor the rest of the band and the decay.
 inline Screen MakeScreen(double per_operand, double share, double slope, double floor, double bias) {
-  constexpr Screen kNothingPasses{0, 0, 0, 0};
+  constexpr Screen kNothingPasses{0, 0, 0, 0, 0};
   // In units of the last place of the weight, whose magnitude is below 2^24 of them.
   const double rest = kScreenSlack * (slope * 0x1p24 + 0.5);
   double close = 64;
@@ -37,11 +39,14 @@ inline Screen MakeScreen(double per_operand, double share, double slope, double 
   if (!(close <= 0x1p14 && t <= 0x1p20 && floor < 1)) return kNothingPasses;
   // The floor is at most half a unit.
   const int least = std::max(std::ilogb(floor) + 1 + 24, -80);
+  if (least >= kMostExponent) return kNothingPasses;
+  const int least_log = kLogOne + 128 * least;
   return {
       .factor = static_cast<int16_t>(std::ceil(128 * (std::log2(t) + 0.0861)) + 1 + bias),
-      .close = static_cast<int16_t>(128 * (std::ilogb(close) - 23) - 1),
-      .least = static_cast<int16_t>(kLogOne + 128 * std::min(least, kMostExponent) - 1),
-      .most = static_cast<int16_t>(kLogOne + 128 * kMostExponent),
+      .least = static_cast<int16_t>(least_log),
+      .exponents = static_cast<uint16_t>(128 * (kMostExponent - least)),
+      .far = static_cast<int16_t>(least_log - 9 * 128),
+      .close = static_cast<int16_t>(least_log + 128 * (std::ilogb(close) - 23) - 1),
   };
 }
 
