@@ -8,6 +8,7 @@ sub = deltawire.Subscriber("/shared/run7", model)
 sub.update()
 """
 
+import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _core
@@ -22,8 +23,10 @@ __version__ = _core.version()
 
 if TYPE_CHECKING:
     from ._publisher import Publisher
+    from ._rules import AdamFamily
 
 __all__ = [
+    "AdamFamily",
     "AuditReport",
     "DetectorUse",
     "EngineError",
@@ -42,10 +45,11 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
-    # A publisher needs torch, whose import takes seconds; folders and patches do not.
-    if name == "Publisher":
-        from ._publisher import Publisher
+# What needs torch, whose import takes seconds; folders and patches do not.
+_OF_TORCH = {"AdamFamily": "_rules", "Publisher": "_publisher"}
 
-        return Publisher
+
+def __getattr__(name: str) -> Any:
+    if name in _OF_TORCH:
+        return getattr(importlib.import_module(f".{_OF_TORCH[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

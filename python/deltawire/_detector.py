@@ -1,136 +1,230 @@
-"""Which detector watches each tensor, and why."""
+"""Which detector watches each tensor, and why: the first in order whose preconditions hold."""
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, field
 
 import torch
 
 from ._errors import make
-from ._tensors import dtype_name, placement
+from ._model import ModelTensor, byte_span, share_bytes
+from ._rules import Group, Rule, Rules
+from ._split import split_refusal
+from ._tensors import Placement, dtype_name, local, placement
 
-if TYPE_CHECKING:
-    from ._model import ModelTensor
+_LOG = logging.getLogger("deltawire")
+# In order of preference; buffers and what nobody steps are fenced.
+DETECTORS = ("copy_back", "inversion", "capture", "snapshot")
+NO_MASTER = "no framework is known to cast it from a master copy"
+HELD_TWICE = "the optimizers hold it more than once"
+_CAPTURED_BYTES = 4  # an element's, at most
 
 
 @dataclass(frozen=True)
 class Choice:
     method: str
-    """inversion, snapshot or fence."""
+    """copy_back, inversion, capture, snapshot or fence."""
     reason: str
     optimizer: torch.optim.Optimizer | None = None
     parameter: torch.Tensor | None = None
-    """The object that the optimizer holds, where there is exactly one."""
+    """The object that the optimizer holds, where there is exactly one with these elements."""
+    rule: Rule | None = None
+    """Inversion: how the optimizer's steps are undone."""
+    captured: tuple[tuple[torch.optim.Optimizer, torch.Tensor], ...] = ()
+    """Capture: everything that steps elements of the tensor."""
 
 
-def unwrap_optimizers(
-    given: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
-) -> list[torch.optim.Optimizer]:
-    """The optimizers that really step; accelerate and others wrap them."""
-    if given is None:
-        return []
-    out = []
-    for optimizer in given if isinstance(given, (list, tuple)) else [given]:
-        inner: Any = optimizer
-        while isinstance(getattr(inner, "optimizer", None), torch.optim.Optimizer):
-            inner = inner.optimizer
-        if not isinstance(inner, torch.optim.Optimizer):
-            raise make(
-                "invalid_argument", f"optimizer is a {type(optimizer).__name__}, not a torch.optim.Optimizer"
-            )
-        out.append(inner)
-    return out
+@dataclass(frozen=True)
+class _Stepper:
+    """A parameter that an optimizer holds."""
+
+    optimizer: torch.optim.Optimizer
+    group: Group
+    parameter: torch.Tensor
+    place: Placement
 
 
-def group_refusal(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> str:
-    """Why a group's steps can't be inverted; empty if they can. The flags may change between steps."""
-    if type(optimizer) is not torch.optim.AdamW:
-        kind = type(optimizer)
-        return f"the optimizer is {kind.__module__}.{kind.__qualname__}, not torch.optim.AdamW"
-    for flag in ("amsgrad", "differentiable", "capturable"):
-        if group.get(flag):
-            return f"its parameter group has {flag}=True"
-    if not group.get("decoupled_weight_decay", True):
-        return "its parameter group has decoupled_weight_decay=False"
-    if not float(group["eps"]) > 0:
-        return "its parameter group has eps=0"
-    return ""
+@dataclass
+class _Steppers:
+    """All parameters of the optimizers, by where they are."""
+
+    by_storage: dict[tuple[torch.device, int], list[_Stepper]] = field(default_factory=dict)
+
+    @staticmethod
+    def of(optimizers: Sequence[torch.optim.Optimizer]) -> _Steppers:
+        out = _Steppers()
+        for optimizer in optimizers:
+            for group in optimizer.param_groups:
+                for parameter in group["params"]:
+                    here = local(parameter)
+                    if here.numel() and here.layout is torch.strided and here.device.type != "meta":
+                        stepper = _Stepper(optimizer, group, parameter, placement(here))
+                        out.by_storage.setdefault(_storage(here), []).append(stepper)
+        return out
+
+    def on(self, tensor: torch.Tensor) -> list[_Stepper]:
+        """Those that hold elements of the tensor."""
+        if not tensor.numel():
+            return []
+        low, high = byte_span(tensor)
+        place = placement(tensor)
+        out = []
+        for stepper in self.by_storage.get(_storage(tensor), []):
+            if stepper.place == place:
+                out.append(stepper)
+                continue
+            other = local(stepper.parameter)
+            start, end = byte_span(other)
+            if start < high and low < end:
+                whole = other.is_contiguous() and tensor.is_contiguous()
+                if whole or share_bytes(other, tensor):
+                    out.append(stepper)
+        return out
+
+
+def _storage(tensor: torch.Tensor) -> tuple[torch.device, int]:
+    return tensor.device, tensor.untyped_storage().data_ptr()
 
 
 def choose(
-    tensors: list[ModelTensor],
-    served: list[str],
-    optimizers: list[torch.optim.Optimizer],
+    tensors: Sequence[ModelTensor],
+    served: Sequence[str],
+    optimizers: Sequence[torch.optim.Optimizer],
     wanted: str,
+    rules: Rules | None = None,
 ) -> list[Choice]:
-    if wanted not in ("auto", "inversion", "snapshot"):
-        raise make("invalid_argument", f"detector={wanted!r} is not one of 'auto', 'inversion', 'snapshot'")
-    owners: dict[Any, list[tuple[torch.optim.Optimizer, dict[str, Any], torch.Tensor]]] = {}
-    stepped_storages = set()
+    """The detector of each tensor, as far as torch's optimizers decide it.
+
+    ``served``: their dtypes for engines. ``wanted``: "auto" or the name of a detector, which must then do
+    wherever something steps a tensor.
+    """
+    if wanted not in ("auto", *DETECTORS):
+        names = ", ".join(map(repr, ("auto", *DETECTORS)))
+        raise make("invalid_argument", f"detector={wanted!r} is not one of {names}")
+    chooser = _Chooser(_Steppers.of(optimizers), rules or Rules())
+    return [
+        chooser.options(entry, served_dtype).take(entry.name, wanted)
+        for entry, served_dtype in zip(tensors, served, strict=True)
+    ]
+
+
+def check_held(tensors: Sequence[ModelTensor], optimizers: Sequence[torch.optim.Optimizer]) -> None:
+    """Refuses an optimizer that steps other tensors than the model's."""
+    held = {_storage(entry.tensor) for entry in tensors if entry.tensor.numel()}
     for optimizer in optimizers:
-        for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if parameter.numel():
-                    owners.setdefault(placement(parameter), []).append((optimizer, group, parameter))
-                    stepped_storages.add((parameter.device, parameter.untyped_storage().data_ptr()))
-    choices = []
-    for entry, served_dtype in zip(tensors, served, strict=True):
-        owner = owners.get(placement(entry.tensor), []) if entry.tensor.numel() else []
-        storage = (entry.tensor.device, entry.tensor.untyped_storage().data_ptr())
-        choice = _choose_one(entry, served_dtype, owner, storage in stepped_storages, wanted)
-        if wanted == "inversion" and choice.method == "snapshot":
-            raise make("unsupported", f"tensor {entry.name} can't use inversion: {choice.reason}")
-        choices.append(choice)
-    return choices
+        parameters = [local(p) for group in optimizer.param_groups for p in group["params"]]
+        parameters = [p for p in parameters if p.numel()]
+        found = sum(p.layout is torch.strided and _storage(p) in held for p in parameters)
+        kind = type(optimizer).__name__
+        if parameters and found == 0:
+            raise make(
+                "invalid_argument",
+                f"the {kind} given steps {len(parameters)} parameters, and none of them is the model's: it "
+                "was built for another model, or before model.to(), a wrapper or a load replaced them. Build "
+                "it from this model's parameters(); if it steps copies that something casts into the "
+                "model, give detector='snapshot'",
+            )
+        if found < len(parameters):
+            _LOG.info(
+                "%d of %d parameters of the %s are not the model's",
+                len(parameters) - found,
+                len(parameters),
+                kind,
+            )
 
 
-def _choose_one(
-    entry: ModelTensor,
-    served: str,
-    owner: list[tuple[torch.optim.Optimizer, dict[str, Any], torch.Tensor]],
-    storage_is_stepped: bool,
-    wanted: str,
-) -> Choice:
-    if not owner:
-        if storage_is_stepped and entry.tensor.numel():
-            return Choice("snapshot", "the optimizer steps another view of its memory")
-        if not entry.is_parameter:
-            return Choice("fence", "a buffer, no optimizer steps it")
-        return Choice("fence", "no optimizer steps it" if entry.tensor.requires_grad else "frozen")
-    if len(owner) > 1:
-        return Choice("snapshot", "the optimizers hold it more than once")
-    optimizer, group, parameter = owner[0]
-    if wanted == "snapshot":
-        return Choice("snapshot", "asked for", optimizer, parameter)
-    reason = group_refusal(optimizer, group)
-    if not reason and (entry.tensor.dtype != torch.float32 or served != "BF16"):
-        reason = (
-            f"inversion needs F32 weights served as BF16, not {dtype_name(entry.tensor.dtype)} as {served}"
+@dataclass
+class _Options:
+    """What may watch one tensor, and why the rest may not."""
+
+    candidates: dict[str, Choice] = field(default_factory=dict)
+    refusals: dict[str, str] = field(default_factory=dict)
+
+    def take(self, name: str, wanted: str) -> Choice:
+        if "fence" in self.candidates:
+            return self.candidates["fence"]
+        auto = next(self.candidates[each] for each in DETECTORS if each in self.candidates)
+        if wanted == "auto":
+            return auto
+        if wanted == "snapshot":
+            return Choice("snapshot", "asked for", auto.optimizer, auto.parameter)
+        if wanted in self.candidates:
+            return self.candidates[wanted]
+        raise make(
+            "unsupported",
+            f"tensor {name} can't use {wanted}: {self.refusals.get(wanted, NO_MASTER)}. With detector='auto' "
+            f"it is watched by {auto.method}",
         )
-    if not reason and (wrong := moments_refusal(optimizer, parameter)):
-        reason = wrong
-    if reason:
-        return Choice("snapshot", reason, optimizer, parameter)
-    return Choice("inversion", "torch.optim.AdamW, F32 weights served as BF16", optimizer, parameter)
 
 
-def moments_refusal(optimizer: torch.optim.Optimizer, parameter: torch.Tensor) -> str:
-    """Why the optimizer's state does not allow inversion; empty if it does or there is none yet."""
-    state = optimizer.state.get(parameter)
-    if not state:
+class _Chooser:
+    def __init__(self, steppers: _Steppers, rules: Rules) -> None:
+        self._steppers = steppers
+        self._rules = rules
+        self._splits: dict[int, str] = {}  # id(optimizer) -> split_refusal
+
+    def options(self, entry: ModelTensor, served: str) -> _Options:
+        on = self._steppers.on(entry.tensor)
+        if not on:
+            return _Options({"fence": Choice("fence", _why_unstepped(entry))})
+        exact = on[0] if len(on) == 1 and on[0].place == placement(entry.tensor) else None
+        optimizer, parameter = (exact.optimizer, exact.parameter) if exact else (None, None)
+        out = _Options()
+        rule = self._rules.of(exact.optimizer) if exact else None
+        if refusal := self._inversion_refusal(entry, served, on, exact, rule):
+            out.refusals["inversion"] = refusal
+        else:
+            assert rule is not None
+            reason = f"{rule.name}, F32 weights served as BF16"
+            out.candidates["inversion"] = Choice("inversion", reason, optimizer, parameter, rule)
+        if refusal := self._capture_refusal(entry, on):
+            out.refusals["capture"] = refusal
+        else:
+            reason = f"stepped one parameter at a time: {out.refusals.get('inversion', 'asked for')}"
+            captured = tuple((stepper.optimizer, stepper.parameter) for stepper in on)
+            out.candidates["capture"] = Choice("capture", reason, optimizer, parameter, None, captured)
+        if not out.candidates:
+            reason = "; ".join(dict.fromkeys(out.refusals.values()))
+            out.candidates["snapshot"] = Choice("snapshot", reason, optimizer, parameter)
+        return out
+
+    def _inversion_refusal(
+        self, entry: ModelTensor, served: str, on: list[_Stepper], exact: _Stepper | None, rule: Rule | None
+    ) -> str:
+        if exact is None:
+            if len(on) > 1:
+                return HELD_TWICE
+            return "the optimizer steps another view of its memory"
+        if rule is None:
+            kind = type(exact.optimizer)
+            return f"no inverse is known of {kind.__module__}.{kind.__qualname__}"
+        if refusal := rule.refusal(exact.group):
+            return refusal
+        stored = entry.tensor.dtype
+        if stored != torch.float32 or served != "BF16":
+            return f"inversion needs F32 weights served as BF16, not {dtype_name(stored)} as {served}"
+        state = exact.optimizer.state.get(exact.parameter)
+        if state:
+            return rule.state_refusal(rule.used(exact.group), exact.parameter, state)
         return ""
-    for name in ("exp_avg", "exp_avg_sq"):
-        moment = state.get(name)
-        if not isinstance(moment, torch.Tensor) or hasattr(moment, "_local_tensor"):
-            return f"its optimizer state has no plain tensor {name}"
-        if moment.dtype != torch.float32:
-            return f"its optimizer state {name} is {dtype_name(moment.dtype) or moment.dtype}, not F32"
-        if moment.shape != parameter.shape:
-            return f"its optimizer state {name} has shape {list(moment.shape)}, not {list(parameter.shape)}"
-        if moment.device != parameter.device:
-            return f"its optimizer state {name} is on {moment.device}, the weights are on {parameter.device}"
-    if "step" not in state:
-        return "its optimizer state has no step counter"
-    return ""
+
+    def _capture_refusal(self, entry: ModelTensor, on: list[_Stepper]) -> str:
+        by_optimizer = {id(stepper.optimizer): stepper.optimizer for stepper in on}
+        if len(by_optimizer) < len(on):
+            return HELD_TWICE  # by one of them: it steps it twice in one step
+        if entry.tensor.element_size() > _CAPTURED_BYTES:
+            return f"capture does not watch {dtype_name(entry.tensor.dtype)}"
+        for key, optimizer in by_optimizer.items():
+            if key not in self._splits:
+                self._splits[key] = split_refusal(optimizer)
+            if self._splits[key]:
+                return self._splits[key]
+        return ""
+
+
+def _why_unstepped(entry: ModelTensor) -> str:
+    if not entry.is_parameter:
+        return "a buffer, no optimizer steps it"
+    return "no optimizer steps it" if entry.held.requires_grad else "frozen"

@@ -172,9 +172,9 @@ def check_overlap(tensors: Iterable[ModelTensor]) -> None:
             storage = (entry.tensor.device, entry.tensor.untyped_storage().data_ptr())
             by_storage.setdefault(storage, []).append(entry)
     for entries in by_storage.values():
-        spans = sorted(((*_byte_span(entry.tensor), entry) for entry in entries), key=lambda span: span[:2])
+        spans = sorted(((*byte_span(entry.tensor), entry) for entry in entries), key=lambda span: span[:2])
         for (_, end, first), (start, _, second) in itertools.pairwise(spans):
-            if start < end and _share_bytes(first.tensor, second.tensor):
+            if start < end and share_bytes(first.tensor, second.tensor):
                 raise make(
                     "unsupported",
                     f"tensors {first.name} and {second.name} overlap in memory but are not the same tensor; "
@@ -182,13 +182,13 @@ def check_overlap(tensors: Iterable[ModelTensor]) -> None:
                 )
 
 
-def _byte_span(tensor: torch.Tensor) -> tuple[int, int]:
+def byte_span(tensor: torch.Tensor) -> tuple[int, int]:
     low = int(tensor.storage_offset())
     high = low + sum((n - 1) * stride for n, stride in zip(tensor.shape, tensor.stride(), strict=True)) + 1
     return low * tensor.element_size(), high * tensor.element_size()
 
 
-def _share_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
+def share_bytes(a: torch.Tensor, b: torch.Tensor) -> bool:
     """Exact for interleaved views of one dtype; views of different dtypes count as sharing."""
     if a.dtype != b.dtype:
         return True

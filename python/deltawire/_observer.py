@@ -3,46 +3,47 @@
 from __future__ import annotations
 
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
 
-from ._detector import Choice, group_refusal, moments_refusal
-from ._tensors import Views
+from ._detector import Choice
+from ._rules import Group, Used, tensor_refusal
+from ._tensors import Views, local
 
-Hyper = tuple[float, float, float, float, float]
-StepTuple = tuple[int, int, Any, str]
+# index, counter after the step, what undoes it (None: nothing does), why nothing does
+StepTuple = tuple[int, int, "tuple[Any, ...] | None", str]
+
+
+@dataclass(frozen=True)
+class ObservedStep:
+    """One optimizer step of one tensor."""
+
+    tensor: int
+    counter: int
+    """After the step."""
+    used: Used | None
+    """None: it can't be undone, for ``refusal``."""
+    beside: tuple[torch.Tensor, ...]
+    """What lies beside the weights after it and undoes it, in the core's order."""
+    refusal: str
+
+    def for_core(self, views: Views) -> StepTuple:
+        if self.used is None:
+            return self.tensor, self.counter, None, self.refusal
+        first, *second = (views.of(f"state of tensor {self.tensor}", local(each)) for each in self.beside)
+        undo = (self.used.rule.kind, self.used.numbers, first, second[0] if second else None)
+        return self.tensor, self.counter, undo, ""
 
 
 class StepListener(Protocol):
-    def before_step(self) -> None: ...
-    def after_step(self, optimizer: torch.optim.Optimizer, hypers: dict[int, Hyper | str]) -> None: ...
+    def before_step(self, optimizer: torch.optim.Optimizer, between: str) -> None:
+        """``between``: what may still edit weights or settings before the update; empty if nothing may."""
 
-
-def as_read(value: Any) -> float:
-    """A hyperparameter as the number that the step's kernel reads."""
-    return float(value.item()) if isinstance(value, torch.Tensor) else float(value)
-
-
-def capture(optimizer: torch.optim.Optimizer) -> dict[int, Hyper | str]:
-    """For each parameter (by id): what the coming step will use, or why it can't be inverted."""
-    out: dict[int, Hyper | str] = {}
-    for group in optimizer.param_groups:
-        used: Hyper | str = group_refusal(optimizer, group)
-        if not used:
-            beta1, beta2 = group["betas"]
-            used = (
-                as_read(group["lr"]),
-                as_read(group["weight_decay"]),
-                as_read(beta1),
-                as_read(beta2),
-                as_read(group["eps"]),
-            )
-        for parameter in group["params"]:
-            out[id(parameter)] = used
-    return out
+    def after_step(self, optimizer: torch.optim.Optimizer, between: str) -> None:
+        """``between``: what may have edited weights since the update; empty if nothing may have."""
 
 
 @dataclass
@@ -51,7 +52,6 @@ class OptimizerHooks:
 
     optimizer: torch.optim.Optimizer
     _handles: list[Any] = field(default_factory=list)
-    _hypers: dict[int, Hyper | str] | None = None
 
     def attach(self, listener: StepListener) -> None:
         # The optimizer outlives many publishers: it must not keep one alive.
@@ -59,11 +59,10 @@ class OptimizerHooks:
 
         def observe_before() -> None:
             if (target := ref()) is not None:
-                target.before_step()
-                self._hypers = capture(self.optimizer)
-                if not self._is_last():
-                    # It may edit weights or hyperparameters between here and the update.
-                    self._hypers = dict.fromkeys(self._hypers, "another step pre-hook runs after deltawire's")
+                late = not self._is_outermost(0, last=True)
+                target.before_step(
+                    self.optimizer, "another step pre-hook runs after deltawire's" if late else ""
+                )
 
         def before(
             optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -79,14 +78,14 @@ class OptimizerHooks:
             return (args[0], wrapped, *args[2:]), kwargs
 
         def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-            hypers, self._hypers = self._hypers, None
-            if hypers is not None and (target := ref()) is not None:
-                now = capture(self.optimizer)
-                for parameter, used in hypers.items():
-                    if now.get(parameter) != used and not isinstance(used, str):
-                        hypers[parameter] = "its hyperparameters changed during the step"
-                target.after_step(optimizer, hypers)
+            if (target := ref()) is not None:
+                early = not self._is_outermost(1, last=False)
+                target.after_step(
+                    self.optimizer, "another step post-hook ran before deltawire's" if early else ""
+                )
 
+        for hook in (before, after):
+            hook._deltawire = True  # type: ignore[attr-defined]
         self._handles = [
             self.optimizer.register_step_pre_hook(before),
             self.optimizer.register_step_post_hook(after),
@@ -95,19 +94,24 @@ class OptimizerHooks:
 
     def keep_order(self) -> None:
         """Last before the update and first after it: other hooks may edit weights too (EMA swaps)."""
-        for handle, name, last in zip(
-            self._handles,
-            ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks"),
-            (True, False),
-            strict=True,
-        ):
-            hooks = getattr(self.optimizer, name, None)
-            if hooks is not None and handle.id in hooks:
-                hooks.move_to_end(handle.id, last=last)
+        for which, last in ((0, True), (1, False)):
+            hooks = self._hooks(which)
+            if self._handles and self._handles[which].id in hooks:
+                hooks.move_to_end(self._handles[which].id, last=last)
 
-    def _is_last(self) -> bool:
-        hooks = getattr(self.optimizer, "_optimizer_step_pre_hooks", None)
-        return not hooks or not self._handles or next(reversed(hooks)) == self._handles[0].id
+    def _hooks(self, which: int) -> Any:
+        name = ("_optimizer_step_pre_hooks", "_optimizer_step_post_hooks")[which]
+        return getattr(self.optimizer, name, {})
+
+    def _is_outermost(self, which: int, last: bool) -> bool:
+        """Whether only hooks of deltawire, which edit nothing, lie between this one and the update."""
+        hooks = self._hooks(which)
+        for key in reversed(hooks) if last else hooks:
+            if self._handles and key == self._handles[which].id:
+                return True
+            if not getattr(hooks[key], "_deltawire", False):
+                return False
+        return True
 
     def detach(self) -> None:
         for handle in self._handles:
@@ -124,48 +128,191 @@ def _observed(closure: Callable[..., Any], then: Callable[[], None]) -> Callable
     return run
 
 
-def counters(choices: list[Choice]) -> list[int]:
-    """The optimizer's step counter of each tensor now; 0 where there is none."""
-    out = [0] * len(choices)
-    tensors: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
-    for i, choice in enumerate(choices):
-        if choice.optimizer is None or choice.parameter is None:
-            continue
-        step = choice.optimizer.state.get(choice.parameter, {}).get("step", 0)
-        if isinstance(step, torch.Tensor):
-            tensors.setdefault(step.device, []).append((i, step))
-        else:
-            out[i] = int(step)
-    for steps in tensors.values():
-        # One transfer a device, not one a tensor.
-        values = torch.stack([step.detach().reshape(()).to(torch.float64) for _, step in steps]).tolist()
-        for (i, _), value in zip(steps, values, strict=True):
-            out[i] = int(value)
-    return out
+@dataclass
+class _Before:
+    """An inverted parameter as the coming step finds it."""
+
+    used: Used | str
+    """Or why its step can't be undone."""
+    gradient: torch.Tensor | None
+    gradient_version: int
+    weights_version: int
 
 
-def observed_steps(
-    optimizer: torch.optim.Optimizer, choices: list[Choice], hypers: dict[int, Hyper | str], views: Views
-) -> list[StepTuple]:
-    """What the core needs to undo the step that this optimizer has just made."""
-    mine = [
-        (i, choice.parameter)
-        for i, choice in enumerate(choices)
-        if choice.method == "inversion" and choice.optimizer is optimizer and choice.parameter is not None
-    ]
-    now = counters([choices[i] for i, _ in mine])
-    out: list[StepTuple] = []
-    for (i, parameter), step in zip(mine, now, strict=True):
-        state = optimizer.state.get(parameter)
-        if not state:
-            continue  # it has never been stepped
-        used = hypers.get(id(parameter), "it was in no parameter group before the step")
-        refusal = used if isinstance(used, str) else moments_refusal(optimizer, parameter)
-        if refusal:
-            out.append((i, step, None, refusal))
-            continue
-        assert not isinstance(used, str)
-        m = views.of(f"exp_avg of tensor {i}", state["exp_avg"])
-        v = views.of(f"exp_avg_sq of tensor {i}", state["exp_avg_sq"])
-        out.append((i, step, ("adam", (*used, True), m, v), ""))
-    return out
+class Inversion:
+    """The steps of the inverted tensors: what each used, what it left, and the counters of both."""
+
+    def __init__(self, choices: Sequence[Choice]) -> None:
+        self._choices = choices
+        self._mine: dict[int, list[int]] = {}  # id(optimizer) -> tensors
+        for i, choice in enumerate(choices):
+            if choice.method == "inversion":
+                self._mine.setdefault(id(choice.optimizer), []).append(i)
+        # Of tensors whose optimizer does not count: steps that are known to have been made.
+        self._counted = {i: 0 for i in self._indices() if self._counter(i) is None}
+        self._before: dict[int, _Before] = {}
+
+    def _indices(self) -> list[int]:
+        return [i for mine in self._mine.values() for i in mine]
+
+    def _counter(self, i: int) -> str | None:
+        rule = self._choices[i].rule
+        assert rule is not None
+        return rule.counter
+
+    def tensors_of(self, optimizer: torch.optim.Optimizer) -> list[int]:
+        return self._mine.get(id(optimizer), [])
+
+    def counters(self) -> list[int]:
+        """The step counter of each tensor now; 0 where there is none."""
+        return self._counters(range(len(self._choices)))
+
+    def _counters(self, indices: Sequence[int]) -> list[int]:
+        out = [0] * len(indices)
+        tensors: dict[torch.device, list[tuple[int, torch.Tensor]]] = {}
+        for at, i in enumerate(indices):
+            choice = self._choices[i]
+            if i in self._counted:
+                out[at] = self._counted[i]
+            elif choice.method == "inversion":
+                assert choice.optimizer is not None and choice.parameter is not None
+                step = choice.optimizer.state.get(choice.parameter, {}).get(self._counter(i), 0)
+                if isinstance(step, torch.Tensor):
+                    step = local(step).detach().reshape(())
+                    tensors.setdefault(step.device, []).append((at, step))
+                else:
+                    out[at] = int(step)
+        for steps in tensors.values():
+            # One transfer a device, not one a tensor.
+            values = torch.stack([step.to(torch.float64) for _, step in steps]).tolist()
+            for (at, _), value in zip(steps, values, strict=True):
+                out[at] = int(value)
+        return out
+
+    def before_step(self, optimizer: torch.optim.Optimizer, between: str) -> None:
+        """Remembers what the coming step will use."""
+        settings = self._settings(optimizer)
+        for i in self.tensors_of(optimizer):
+            parameter = self._parameter(i)
+            used = settings.get(id(parameter), "it was in no parameter group before the step")
+            gradient = parameter.grad
+            self._before[i] = _Before(
+                between or used,
+                gradient,
+                _version(gradient) if gradient is not None else 0,
+                _version(parameter),
+            )
+
+    def forget(self) -> None:
+        """Lets go of gradients that a step which never ended has left."""
+        self._before.clear()
+
+    def after_step(self, optimizer: torch.optim.Optimizer, between: str) -> list[ObservedStep]:
+        """What undoes the step that this optimizer has just made. Tensors that it left alone may miss."""
+        settings = self._settings(optimizer)
+        groups = {id(p): group for group in optimizer.param_groups for p in group["params"]}
+        mine = [i for i in self.tensors_of(optimizer) if i in self._before]
+        out = []
+        for i, counter in zip(mine, self._counters(mine), strict=True):
+            parameter, before = self._parameter(i), self._before.pop(i)
+            used = before.used
+            if isinstance(used, Used) and settings.get(id(parameter)) != used:
+                used = "its hyperparameters changed during the step"
+            if isinstance(used, Used) and between:
+                used = between
+            if i in self._counted:
+                stepped = _evidence(optimizer, parameter, before, groups.get(id(parameter)))
+                if stepped is False:
+                    continue
+                if isinstance(stepped, str):
+                    used = stepped
+                self._counted[i] = counter = counter + 1
+            elif not optimizer.state.get(parameter):
+                continue  # it has never been stepped
+            out.append(_observed_step(i, counter, used, optimizer, parameter, before))
+        return out
+
+    def _parameter(self, i: int) -> torch.Tensor:
+        parameter = self._choices[i].parameter
+        assert parameter is not None
+        return parameter
+
+    def _settings(self, optimizer: torch.optim.Optimizer) -> dict[int, Used | str]:
+        """By id of each inverted parameter: what a step would use now, or why it could not be undone."""
+        mine = self.tensors_of(optimizer)
+        if not mine:
+            return {}
+        rule = self._choices[mine[0]].rule
+        assert rule is not None
+        out: dict[int, Used | str] = {}
+        for group in optimizer.param_groups:
+            used: Used | str = rule.refusal(group)
+            if not used:
+                used = rule.used(group)
+            for parameter in group["params"]:
+                out[id(parameter)] = used
+        return out
+
+
+def _observed_step(
+    i: int,
+    counter: int,
+    used: Used | str,
+    optimizer: torch.optim.Optimizer,
+    parameter: torch.Tensor,
+    before: _Before,
+) -> ObservedStep:
+    if isinstance(used, str):
+        return ObservedStep(i, counter, None, (), used)
+    state = optimizer.state.get(parameter, {})
+    refusal = used.rule.state_refusal(used, parameter, state)
+    if not refusal and used.gradient:
+        refusal = _gradient_refusal(optimizer, parameter, before)
+    if refusal:
+        return ObservedStep(i, counter, None, (), refusal)
+    beside = [state[key] for key in used.states]
+    if used.gradient:
+        assert parameter.grad is not None
+        beside.insert(0, parameter.grad)
+    return ObservedStep(i, counter, used, tuple(beside), "")
+
+
+def _version(tensor: torch.Tensor) -> int:
+    return local(tensor)._version
+
+
+def _evidence(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, before: _Before, group: Group | None
+) -> bool | str:
+    """Whether a step that has returned has updated a parameter; or why that can't be told.
+
+    To answer no is safe: should it be wrong, the fence notices. To answer yes must be right.
+    """
+    if before.gradient is None:
+        return False if parameter.grad is None else "its gradient appeared during the step"
+    if group is None:
+        return "it left its parameter group during the step"
+    if not group.get("fused"):
+        # Fused kernels don't move it.
+        return _version(parameter) != before.weights_version
+    found_inf = getattr(optimizer, "found_inf", None)
+    if found_inf is None:
+        return True
+    # A GradScaler's: the kernels do nothing where it is 1.
+    value = float(found_inf)
+    return True if value == 0 else False if value == 1 else f"found_inf is {value}"
+
+
+def _gradient_refusal(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, before: _Before) -> str:
+    """Why the parameter's gradient is not the one that the step used; empty if it is."""
+    gradient = parameter.grad
+    if gradient is None or gradient is not before.gradient or _version(gradient) != before.gradient_version:
+        return "the gradient that the step read is not held any more"
+    if getattr(optimizer, "grad_scale", None) is not None:
+        return "the step divided its gradient by a loss scale"
+    return tensor_refusal("its gradient", gradient, parameter, (torch.float32,))
+
+
+def counters(choices: Sequence[Choice]) -> list[int]:
+    """The counters that inversion starts from: those of the optimizers now, 0 where there is none."""
+    return Inversion(choices).counters()

@@ -14,15 +14,18 @@ import torch
 
 from . import _core
 from ._calls import Calls
-from ._detector import choose, unwrap_optimizers
+from ._detector import Choice, check_held, choose
 from ._errors import Error, make
-from ._frameworks import Reading, unwrap
-from ._model import ModelTensor, check_saved_names, check_whole, live_places, walk
-from ._observer import Hyper, OptimizerHooks, counters, observed_steps
+from ._frameworks import Reading, Stepping, stepping_of, unwrap
+from ._frameworks.choices import with_copies
+from ._model import ModelTensor, check_saved_names, check_whole, walk
+from ._observer import counters
 from ._quantize import QuantizedWeights
+from ._rules import AdamFamily, Rules
 from ._serving import DtypeRule, ServingRule
-from ._tensors import Placement, Views, placement
+from ._tensors import Views
 from ._types import AuditReport, Version, version_metrics
+from ._watch import Watch
 
 if TYPE_CHECKING:
     from ._step_audit import StepAudit
@@ -46,13 +49,15 @@ _ANCHOR_FILES = (
 class Publisher:
     """Publishes a model's serving weights, version by version, to a store that engines follow.
 
-    ``model``: the torch module that is trained. ``optimizer``: its optimizer, a list of them, or None; hooks
-    on it observe each step, so that no copy of the old weights is needed where inversion applies. ``url``: a
-    folder.
+    ``model``: the torch module that is trained. ``optimizer``: its optimizer, a list of them, or None; their
+    steps are observed, so that no copy of the old weights is needed where inversion or capture applies.
+    ``url``: a folder.
 
     ``base``: a checkpoint (folder or file) that engines already have; version 0 is then a patch on it.
-    Without it a full checkpoint is written. ``detector``: "auto", "inversion" (an error where it can't
-    be) or "snapshot". ``dtype``: what engines are served; default BF16 for FP32 parameters, everything
+    Without it a full checkpoint is written. ``detector``: "auto", or which of "copy_back", "inversion",
+    "capture" and "snapshot" must watch every tensor that an optimizer steps (an error where it can't);
+    ``explain()`` says what each would use. ``adam_family``: optimizer classes of yours that may be inverted.
+    ``dtype``: what engines are served; default BF16 for FP32 parameters, everything
     else as stored. A torch dtype or a name for all floating parameters, or a dict from whole-name
     patterns to dtypes (None: as stored; ``Fp8(...)``: quantised on the trainer); the first that matches
     decides. With ``base``, its dtypes are served, FP8 too. ``codings``: "step", "absolute"; one part is
@@ -68,11 +73,12 @@ class Publisher:
     def __init__(
         self,
         model: torch.nn.Module,
-        optimizer: torch.optim.Optimizer | Sequence[torch.optim.Optimizer] | None,
+        optimizer: Any,
         url: str | os.PathLike[str],
         *,
         base: str | os.PathLike[str] | None = None,
         detector: str = "auto",
+        adam_family: Sequence[AdamFamily] = (),
         dtype: DtypeRule | Mapping[str, DtypeRule] = None,
         codings: Sequence[str] | None = None,
         run: str | None = None,
@@ -84,8 +90,9 @@ class Publisher:
     ) -> None:
         self._calls = Calls("publisher")
         self._model = unwrap(model)
-        self._reading = Reading([])
-        tensors = walk(self._model, self._reading)
+        stepping = stepping_of(optimizer)
+        reading = Reading(stepping.sources)
+        tensors = walk(self._model, reading)
         check_saved_names(self._model)
         check_whole(tensors)
         if not tensors:
@@ -97,13 +104,12 @@ class Publisher:
         self._quantized = QuantizedWeights(tensors, rule.fp8)
         plain = self._quantized.others
         served = [rule.served(entry) for entry in plain] + self._quantized.served
-        optimizers = unwrap_optimizers(optimizer)
-        self._choices = choose(plain, served[: len(plain)], optimizers, detector)
+        if detector != "snapshot":
+            check_held(tensors, stepping.alone)
+        self._choices = choose_detectors(plain, served, stepping, detector, adam_family)
         self._choices += self._quantized.choices(detector)
         self._tensors = plain + self._quantized.entries
-        self._views = Views(torch_ops=_backend == "torch")
-        self._placements = [placement(entry.tensor) for entry in self._tensors]
-        self._names = self._name_places()
+        views = Views(torch_ops=_backend == "torch")
 
         on_host = _backend != "torch" and all(entry.tensor.device.type == "cpu" for entry in self._tensors)
         self._core = _core.Publisher(
@@ -112,7 +118,7 @@ class Publisher:
                 (
                     entry.name,
                     entry.aliases,
-                    self._views.of(entry.name, entry.tensor),
+                    views.of(entry.name, entry.tensor),
                     served_dtype,
                     choice.method,
                     choice.reason,
@@ -137,10 +143,20 @@ class Publisher:
         self._run = self._core.run
         self._version = Version._of(self._core.opened)
         self._audit = _step_audit(self._tensors, self._choices)
-        self._hooks = [OptimizerHooks(each) for each in optimizers]
-        for hooks in self._hooks:
-            hooks.attach(self)
-        self._finalizer = weakref.finalize(self, _shut_down, self._core, self._hooks)
+        self._watch = Watch(
+            "publisher",
+            self._core,
+            self._calls,
+            views,
+            self._model,
+            reading,
+            tensors,
+            self._choices,
+            stepping,
+            entries=self._tensors,
+            audit=self._audit,
+        )
+        self._finalizer = weakref.finalize(self, _shut_down, self._core, self._watch)
         self._report(rule.text)
 
     # Versions
@@ -153,12 +169,10 @@ class Publisher:
         version carries it all.
         """
         with self._calls():
-            self._check_model()
+            self._watch.before_collection()
             quantize_seconds = self._quantized.refresh()
-            self._core.check_steps(counters(self._choices))
             self._version = Version._of(self._core.publish(wait), quantize_seconds)
-            for hooks in self._hooks:
-                hooks.keep_order()
+            self._watch.keep_order()
             return self._version
 
     def flush(self) -> None:
@@ -169,14 +183,14 @@ class Publisher:
     def anchor(self) -> None:
         """Writes the newest version's full checkpoint. The weights must still be that version's."""
         with self._calls():
-            self._check_model()
+            self._watch.check_model()
             self._quantized.refresh()
             self._core.write_anchor()
 
     def audit(self) -> AuditReport:
         """Rebuilds the newest version from the store and compares it with the live weights, bit by bit."""
         with self._calls():
-            self._check_model()
+            self._watch.check_model()
             self._quantized.refresh()
             return AuditReport._of(self._core.audit())
 
@@ -208,7 +222,7 @@ class Publisher:
     def state_dict(self) -> dict[str, Any]:
         """To save with the trainer's checkpoint and to give as ``resume=`` later. Reads all weights once."""
         with self._calls():
-            self._check_model()
+            self._watch.check_model()
             self._quantized.refresh()
             run, number, digest = self._core.state()
             return {"run": run, "number": number, "digest": digest}
@@ -254,64 +268,6 @@ class Publisher:
     def __repr__(self) -> str:
         return f"<deltawire.Publisher run={self._run} version={self._version.number}>"
 
-    # Called by the optimizer's hooks
-
-    def before_step(self) -> None:
-        """Private: an optimizer is about to step."""
-        with self._calls.lock:
-            if self._calls.closed:
-                return
-            self._check_places()
-            self._core.before_step(list(range(len(self._choices))))
-            if self._audit is not None:
-                self._audit.before_step()
-
-    def after_step(self, optimizer: torch.optim.Optimizer, hypers: dict[int, Hyper | str]) -> None:
-        """Private: that optimizer has stepped."""
-        with self._calls.lock:
-            if self._calls.closed:
-                return
-            self._core.after_step(observed_steps(optimizer, self._choices, hypers, self._fresh_views()))
-            if self._audit is not None:
-                self._audit.after_step(optimizer, hypers)
-            for hooks in self._hooks:
-                hooks.keep_order()
-
-    # Checks
-
-    def _fresh_views(self) -> Views:
-        # Optimizer state may be replaced at any step, and its address used again.
-        return Views(torch_ops=self._views.torch_ops)
-
-    def _name_places(self) -> dict[str, Placement]:
-        return live_places(self._model, self._reading)
-
-    def _check_places(self) -> None:
-        for entry, known in zip(self._tensors, self._placements, strict=True):
-            now = placement(entry.tensor)
-            if now != known:
-                raise _moved(entry.name, known, now)
-
-    def _check_model(self) -> None:
-        now = self._name_places()
-        if now == self._names:
-            return
-        missing = sorted(self._names.keys() - now.keys())
-        extra = sorted(now.keys() - self._names.keys())
-        if missing or extra:
-            raise make(
-                "mismatch",
-                "the model's tensors are not those of the run: "
-                + "; ".join(
-                    f"{what} {', '.join(names)}"
-                    for what, names in (("missing", missing), ("new", extra))
-                    if names
-                )
-                + "; a run has one set of names: close this publisher and start a new run",
-            )
-        name = next(name for name in now if now[name] != self._names[name])
-        raise _moved(name, self._names[name], now[name])
-
     def _report(self, rule: str) -> None:
         uses: dict[tuple[str, str], int] = {}
         for choice in self._choices:
@@ -321,25 +277,27 @@ class Publisher:
             _LOG.info("%d tensors watched by %s: %s", count, method, reason)
 
 
-def _shut_down(core: _core.Publisher, hooks: list[OptimizerHooks]) -> None:
-    for each in hooks:
-        each.detach()
+def choose_detectors(
+    tensors: Sequence[ModelTensor],
+    served: Sequence[str],
+    stepping: Stepping,
+    detector: str,
+    adam_family: Sequence[AdamFamily],
+) -> list[Choice]:
+    """What torch's optimizers allow, corrected by what frameworks do around them."""
+    rules = Rules(adam_family)
+    wanted = "auto" if detector == "copy_back" else detector
+    return with_copies(
+        list(tensors),
+        choose(tensors, served[: len(tensors)], stepping.optimizers, wanted, rules),
+        stepping,
+        detector,
+    )
+
+
+def _shut_down(core: _core.Publisher, watch: Watch) -> None:
+    watch.close()
     core.close()
-
-
-def _moved(name: str, known: Placement, now: Placement) -> Error:
-    labels = ("storage", "offset", "shape", "strides", "dtype", "device")
-    change = next(
-        f"its {label} was {old} and is {new}"
-        for label, old, new in zip(labels, known, now, strict=True)
-        if old != new
-    )
-    return make(
-        "mismatch",
-        f"tensor {name} is not where it was when the publisher was opened: {change} (model.to(), "
-        "p.data = ..., resize). Write into it in place, or close this publisher and open a new one with "
-        "resume=True",
-    )
 
 
 def _continuity(resume: bool | Mapping[str, Any]) -> tuple[str, int, str] | None:

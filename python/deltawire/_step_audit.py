@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import logging
+import math
 import random
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -17,13 +18,12 @@ import numpy as np
 import torch
 
 from . import _core
-from ._detector import moments_refusal
-from ._observer import counters
 
 if TYPE_CHECKING:
     from ._detector import Choice
     from ._model import ModelTensor
-    from ._observer import Hyper
+    from ._observer import ObservedStep
+    from ._rules import Used
 
 _LOG = logging.getLogger("deltawire")
 SAMPLE_ELEMENTS = 1 << 24
@@ -74,37 +74,33 @@ class StepAudit:
         self._report.tensors = len(self._sample)
         self._report.elements = SAMPLE_ELEMENTS - left
         self._before: dict[int, np.ndarray] = {}
-        self._steps_before: list[int] = []
+        self._counters_before: list[int] = []
 
-    def before_step(self) -> None:
+    def before_step(self, counters: list[int]) -> None:
+        """``counters``: of all tensors, before the step."""
         if self._report is None:
             return
         self._before = {i: _served(self._head(self._weights(i), count)) for i, count in self._sample}
-        self._steps_before = counters(self._choices)
+        self._counters_before = counters
 
-    def after_step(self, optimizer: torch.optim.Optimizer, hypers: dict[int, Hyper | str]) -> None:
+    def after_step(self, optimizer: torch.optim.Optimizer, steps: list[ObservedStep]) -> None:
         report = self._report
         if report is None or not self._before:
             return
+        observed = {step.tensor: step for step in steps}
         for i, count in self._sample:
-            choice = self._choices[i]
-            if choice.optimizer is not optimizer:
+            if self._choices[i].optimizer is not optimizer:
                 continue
-            used = hypers.get(id(choice.parameter), "")
-            weights = self._weights(i)
-            state = optimizer.state.get(weights)
-            if not state:
-                continue
-            if isinstance(used, str) or moments_refusal(optimizer, weights):
-                report.skipped += 1
-                continue
-            theta, m, v = (self._head(x, count) for x in (weights, state["exp_avg"], state["exp_avg_sq"]))
-            step = counters([choice])[0]
-            if step == self._steps_before[i]:  # the optimizer left it alone, and so does the watch
+            step = observed.get(i)
+            theta = self._head(self._weights(i), count)
+            if step is None or step.counter == self._counters_before[i]:
+                # The optimizer left it alone, and so does the watch.
                 report.compared += count
                 report.missed += int((self._before[i] != _served(theta)).sum())
-                continue
-            self._compare(report, self._before[i], theta, m, v, step, used)
+            elif step.used is None or not _invertible(step.used):
+                report.skipped += 1
+            else:
+                self._compare(report, self._before[i], theta, step)
         self._before = {}
         report.steps += 1
         if report.steps == self._steps:
@@ -129,24 +125,14 @@ class StepAudit:
         return tensor.detach().reshape(-1)[:count].to("cpu").contiguous()
 
     def _compare(
-        self,
-        report: StepAuditReport,
-        before: np.ndarray,
-        theta: torch.Tensor,
-        m: torch.Tensor,
-        v: torch.Tensor,
-        step: int,
-        hyper: Hyper,
+        self, report: StepAuditReport, before: np.ndarray, theta: torch.Tensor, step: ObservedStep
     ) -> None:
         after = _served(theta)
         changed = before != after
         reported = np.zeros(len(before), dtype=bool)
-        weights, first_moment, second_moment = _memory(theta), _memory(m), _memory(v)
         for first in range(0, len(before), _BLOCK):
             n = min(_BLOCK, len(before) - first)
-            _, found, old, uncertain, _, _ = self._kernels.invert_adamw(
-                weights, first_moment, second_moment, 4 * first, n, step, hyper, 0, 0
-            )
+            found, old, uncertain = self._invert(theta, step, first, n)
             positions = np.frombuffer(found, np.uint32) + first
             reported[positions] = True
             report.wrong_old += int((before[positions] != np.frombuffer(old, np.uint16)).sum())
@@ -159,6 +145,34 @@ class StepAudit:
         report.changed += int(changed.sum())
         report.missed += int((changed & ~reported & ~small).sum())
         report.excess += int((reported & ~changed).sum())
+
+    def _invert(
+        self, theta: torch.Tensor, step: ObservedStep, first: int, n: int
+    ) -> tuple[bytes, bytes, bytes]:
+        """Changed positions, their old bits, uncertain positions; all of one block."""
+        used = step.used
+        assert used is not None
+        heads = [self._head(each, theta.numel()) for each in step.beside]
+        memories = [_memory(head) for head in heads]
+        if used.rule.kind == "adam":
+            bf16 = [head.dtype == torch.bfloat16 for head in heads]
+            hyper = used.numbers[:5]
+            out = self._kernels.invert_adamw(
+                _memory(theta), *memories, 4 * first, n, step.counter, hyper, 0, 0, *bf16
+            )
+        else:
+            y = memories[1] if len(memories) > 1 else None
+            out = self._kernels.invert_sgd(_memory(theta), memories[0], y, 4 * first, n, used.numbers, 0, 0)
+        _, found, old, uncertain, _, _ = out
+        return found, old, uncertain
+
+
+def _invertible(used: Used) -> bool:
+    """Whether the kernels take these numbers; the watch sends the tensor whole where they don't."""
+    if not all(map(math.isfinite, used.numbers)) or not 0 <= used.numbers[0] * used.numbers[1] <= 0.5:
+        return False
+    # The kernels' binding corrects the bias always.
+    return used.rule.kind != "adam" or bool(used.numbers[5])
 
 
 def _served(weights: torch.Tensor) -> np.ndarray:

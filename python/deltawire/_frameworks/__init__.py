@@ -6,18 +6,20 @@ recognised is watched like any model and optimizer: by what torch's hooks see, e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
+from .._errors import make
 from .._part import Part, part_of_dtensor
 from .._tensors import local
 from . import deepspeed, megatron
-from .copies import BeforeCopy, CopySource, Piece
+from .copies import CopySource, Piece
 from .method_hook import MethodHook
 
-__all__ = ["BeforeCopy", "CopySource", "MethodHook", "Piece", "Reading", "optimizers_in", "unwrap"]
+__all__ = ["CopySource", "MethodHook", "Piece", "Reading", "Stepping", "stepping_of", "unwrap"]
 
 # Their ``module`` is the model.
 _WRAPPERS = {
@@ -59,31 +61,45 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
             return model
 
 
-def optimizers_in(given: Any) -> tuple[list[torch.optim.Optimizer], list[CopySource]]:
-    """The torch optimizers that really step, inside lists and wrappers, and those that copy afterwards.
+@dataclass
+class Stepping:
+    """What changes the weights."""
 
-    Anything else is left out of both.
-    """
-    steppers: list[torch.optim.Optimizer] = []
-    sources: list[CopySource] = []
-    for layer in _layers(given):
-        if (source := _COPIES.get(class_of(layer))) is not None:
-            sources.append(source(layer))
-        elif isinstance(layer, torch.optim.Optimizer) and not _inner(layer):
-            steppers.append(layer)
-    return steppers, sources
+    optimizers: list[torch.optim.Optimizer] = field(default_factory=list)
+    """torch's, which really step, inside lists and wrappers."""
+    sources: list[CopySource] = field(default_factory=list)
+    """Those around them that copy afterwards."""
+    alone: list[torch.optim.Optimizer] = field(default_factory=list)
+    """The optimizers that are in none of these sources."""
 
 
-def _layers(given: Any) -> Iterator[Any]:
-    """An optimizer and everything in it, from the outside in."""
+def stepping_of(given: Any) -> Stepping:
+    """Refuses what is neither an optimizer nor in a list of them nor around one."""
+    out = Stepping()
+    _collect(given, False, out)
+    return out
+
+
+def _collect(given: Any, inside: bool, out: Stepping) -> None:
     if given is None:
         return
     if isinstance(given, (list, tuple)):
         for each in given:
-            yield from _layers(each)
+            _collect(each, inside, out)
         return
-    yield given
-    yield from _layers(_inner(given))
+    inner = _inner(given)
+    if (source := _COPIES.get(class_of(given))) is not None:
+        out.sources.append(source(given))
+        inside = True
+    elif inner is None:
+        if not isinstance(given, torch.optim.Optimizer):
+            raise make(
+                "invalid_argument", f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer"
+            )
+        out.optimizers.append(given)
+        if not inside:
+            out.alone.append(given)
+    _collect(inner, inside, out)
 
 
 def _inner(optimizer: Any) -> Any:

@@ -1,0 +1,60 @@
+"""Which tensors are watched by copy-back, and which only a snapshot can watch."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+
+from .._detector import Choice
+from .._errors import make
+from .._tensors import local
+from . import Stepping
+
+if TYPE_CHECKING:
+    from .._model import ModelTensor
+
+
+def with_copies(
+    tensors: list[ModelTensor], choices: list[Choice], stepping: Stepping, wanted: str
+) -> list[Choice]:
+    """The choices that torch's optimizers allow, corrected by what frameworks do around these."""
+    found = {
+        id(piece.parameter): (piece, source.reason) for source in stepping.sources for piece in source.pieces
+    }
+    strange = [optimizer for optimizer in stepping.alone if _steps_strangers(optimizer, tensors)]
+    out = []
+    for entry, choice in zip(tensors, choices, strict=True):
+        piece, reason = found.get(id(entry.held), (None, ""))
+        if not entry.tensor.numel():
+            pass
+        elif piece is not None and piece.master is not None:
+            choice = Choice("copy_back", reason)
+        elif piece is not None and piece.refusal:
+            choice = Choice("snapshot", piece.refusal)
+        elif strange and choice.method == "fence" and entry.is_parameter and entry.held.requires_grad:
+            name = f"{type(strange[0]).__module__}.{type(strange[0]).__qualname__}"
+            choice = Choice(
+                "snapshot", f"{name} steps tensors that are not the model's, perhaps copies of it"
+            )
+        out.append(_as_wanted(entry, choice, wanted))
+    return out
+
+
+def _as_wanted(entry: ModelTensor, choice: Choice, wanted: str) -> Choice:
+    if wanted in ("auto", choice.method) or choice.method == "fence":
+        return choice
+    if wanted == "snapshot":
+        return replace(choice, method="snapshot", reason="asked for")
+    raise make("unsupported", f"tensor {entry.name} can't use {wanted}: {choice.reason}")
+
+
+def _steps_strangers(optimizer: torch.optim.Optimizer, tensors: list[ModelTensor]) -> bool:
+    """Whether it holds parameters that lie in the memory of none of the model's tensors."""
+    known = {entry.tensor.untyped_storage().data_ptr() for entry in tensors}
+    return any(
+        mine.numel() and mine.untyped_storage().data_ptr() not in known
+        for group in optimizer.param_groups
+        for mine in map(local, group["params"])
+    )
