@@ -22,21 +22,26 @@ from ._types import AuditReport, DetectorUse, Version
 __version__ = _core.version()
 
 if TYPE_CHECKING:
+    from ._change_detector import ChangeDetector, TensorChanges
+    from ._part import Part
     from ._publisher import Publisher
     from ._rules import AdamFamily
 
 __all__ = [
     "AdamFamily",
     "AuditReport",
+    "ChangeDetector",
     "DetectorUse",
     "EngineError",
     "Error",
     "Follower",
     "Fp8",
+    "Part",
     "PeerError",
     "Publisher",
     "RequestError",
     "Subscriber",
+    "TensorChanges",
     "UpdateError",
     "Version",
     "__version__",
@@ -46,7 +51,13 @@ __all__ = [
 
 
 # What needs torch, whose import takes seconds; folders and patches do not.
-_OF_TORCH = {"AdamFamily": "_rules", "Publisher": "_publisher"}
+_OF_TORCH = {
+    "AdamFamily": "_rules",
+    "ChangeDetector": "_change_detector",
+    "Part": "_part",
+    "Publisher": "_publisher",
+    "TensorChanges": "_change_detector",
+}
 
 
 def __getattr__(name: str) -> Any:

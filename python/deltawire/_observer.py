@@ -293,6 +293,10 @@ def _evidence(
     if group is None:
         return "it left its parameter group during the step"
     if not group.get("fused"):
+        if local(parameter) is not parameter:
+            # foreach steps of DTensors move no version. Without a GradScaler's part in it, step() updates
+            # everything that has a gradient.
+            return True
         # Fused kernels don't move it.
         return _version(parameter) != before.weights_version
     found_inf = getattr(optimizer, "found_inf", None)

@@ -14,14 +14,14 @@ import torch
 
 from . import _core
 from ._calls import Calls
-from ._detector import Choice, check_held, choose
+from ._detector import check_held
 from ._errors import Error, make
-from ._frameworks import Reading, Stepping, stepping_of, unwrap
-from ._frameworks.choices import with_copies
+from ._frameworks import Reading, stepping_of, unwrap
+from ._frameworks.choices import choose_detectors
 from ._model import ModelTensor, check_saved_names, check_whole, walk
 from ._observer import counters
 from ._quantize import QuantizedWeights
-from ._rules import AdamFamily, Rules
+from ._rules import AdamFamily
 from ._serving import DtypeRule, ServingRule
 from ._tensors import Views
 from ._types import AuditReport, Version, version_metrics
@@ -275,24 +275,6 @@ class Publisher:
         _LOG.info("run %s, version %d: served %s", self.run, self._version.number, rule)
         for (method, reason), count in sorted(uses.items()):
             _LOG.info("%d tensors watched by %s: %s", count, method, reason)
-
-
-def choose_detectors(
-    tensors: Sequence[ModelTensor],
-    served: Sequence[str],
-    stepping: Stepping,
-    detector: str,
-    adam_family: Sequence[AdamFamily],
-) -> list[Choice]:
-    """What torch's optimizers allow, corrected by what frameworks do around them."""
-    rules = Rules(adam_family)
-    wanted = "auto" if detector == "copy_back" else detector
-    return with_copies(
-        list(tensors),
-        choose(tensors, served[: len(tensors)], stepping.optimizers, wanted, rules),
-        stepping,
-        detector,
-    )
 
 
 def _shut_down(core: _core.Publisher, watch: Watch) -> None:

@@ -70,45 +70,42 @@ class Stepping:
     sources: list[CopySource] = field(default_factory=list)
     """Those around them that copy afterwards."""
     alone: list[torch.optim.Optimizer] = field(default_factory=list)
-    """The optimizers that are in none of these sources."""
+    """The optimizers that are in none of these sources, or in anything else that is no optimizer of torch."""
+    foreign: list[torch.optim.Optimizer] = field(default_factory=list)
+    """Those that are in something of which nothing is known."""
 
 
 def stepping_of(given: Any) -> Stepping:
     """Refuses what is neither an optimizer nor in a list of them nor around one."""
     out = Stepping()
-    _collect(given, False, out)
+    _collect(given, out, out.alone)
     return out
 
 
-def _collect(given: Any, inside: bool, out: Stepping) -> None:
+def _collect(given: Any, out: Stepping, kind: list[torch.optim.Optimizer] | None) -> None:
+    """kind: the list that the optimizers inside belong to."""
     if given is None:
         return
     if isinstance(given, (list, tuple)):
         for each in given:
-            _collect(each, inside, out)
+            _collect(each, out, kind)
         return
-    inner = _inner(given)
+    if class_of(given) == _CHAINED:
+        _collect(given.chained_optimizers, out, kind)
+        return
+    inner = getattr(given, "optimizer", None)
     if (source := _COPIES.get(class_of(given))) is not None:
         out.sources.append(source(given))
-        inside = True
-    elif inner is None:
-        if not isinstance(given, torch.optim.Optimizer):
-            raise make(
-                "invalid_argument", f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer"
-            )
+        _collect(inner, out, None)
+    elif hasattr(inner, "param_groups") and hasattr(inner, "step"):
+        # Around an optimizer: accelerate's and others' wrappers are torch optimizers themselves.
+        _collect(inner, out, kind if isinstance(given, torch.optim.Optimizer) else out.foreign)
+    elif isinstance(given, torch.optim.Optimizer):
         out.optimizers.append(given)
-        if not inside:
-            out.alone.append(given)
-    _collect(inner, inside, out)
-
-
-def _inner(optimizer: Any) -> Any:
-    if class_of(optimizer) == _CHAINED:
-        return optimizer.chained_optimizers
-    inner = getattr(optimizer, "optimizer", None)
-    # accelerate's and others' wrappers; DeepSpeed's and Megatron's optimizers are no torch.optim.Optimizer.
-    known = isinstance(inner, torch.optim.Optimizer) or class_of(inner) in _COPIES
-    return inner if known else None
+        if kind is not None:
+            kind.append(given)
+    else:
+        raise make("invalid_argument", f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer")
 
 
 class Reading:

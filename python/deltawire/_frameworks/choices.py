@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
 
-from .._detector import Choice
+from .._detector import Choice, choose
 from .._errors import make
+from .._rules import AdamFamily, Rules
 from .._tensors import local
 from . import Stepping
 
@@ -16,14 +18,31 @@ if TYPE_CHECKING:
     from .._model import ModelTensor
 
 
-def with_copies(
-    tensors: list[ModelTensor], choices: list[Choice], stepping: Stepping, wanted: str
+def choose_detectors(
+    tensors: Sequence[ModelTensor],
+    served: Sequence[str],
+    stepping: Stepping,
+    wanted: str,
+    adam_family: Sequence[AdamFamily],
 ) -> list[Choice]:
-    """The choices that torch's optimizers allow, corrected by what frameworks do around these."""
+    """What torch's optimizers allow, corrected by what frameworks do around them.
+
+    ``served``: the tensors' dtypes for engines. ``wanted``: "auto", or a detector that must do for all
+    tensors that are stepped.
+    """
+    of_torch = "auto" if wanted == "copy_back" else wanted
+    choices = choose(tensors, served, stepping.optimizers, of_torch, Rules(adam_family))
+    return _with_copies(tensors, choices, stepping, wanted)
+
+
+def _with_copies(
+    tensors: Sequence[ModelTensor], choices: Sequence[Choice], stepping: Stepping, wanted: str
+) -> list[Choice]:
     found = {
         id(piece.parameter): (piece, source.reason) for source in stepping.sources for piece in source.pieces
     }
-    strange = [optimizer for optimizer in stepping.alone if _steps_strangers(optimizer, tensors)]
+    unknown = stepping.alone + stepping.foreign
+    strange = [optimizer for optimizer in unknown if _steps_strangers(optimizer, tensors)]
     out = []
     for entry, choice in zip(tensors, choices, strict=True):
         piece, reason = found.get(id(entry.held), (None, ""))
@@ -50,7 +69,7 @@ def _as_wanted(entry: ModelTensor, choice: Choice, wanted: str) -> Choice:
     raise make("unsupported", f"tensor {entry.name} can't use {wanted}: {choice.reason}")
 
 
-def _steps_strangers(optimizer: torch.optim.Optimizer, tensors: list[ModelTensor]) -> bool:
+def _steps_strangers(optimizer: torch.optim.Optimizer, tensors: Sequence[ModelTensor]) -> bool:
     """Whether it holds parameters that lie in the memory of none of the model's tensors."""
     known = {entry.tensor.untyped_storage().data_ptr() for entry in tensors}
     return any(

@@ -1,0 +1,70 @@
+"""Training with DeepSpeed's own classes on its CPU accelerator. These functions run on every rank."""
+
+from __future__ import annotations
+
+import logging
+import os
+import sys
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch_jobs import Net, loss_of
+from whole import Report, watch
+
+# Where ./dev test --frameworks puts what is too large for everybody.
+FOLDER = Path(__file__).parents[2] / "build" / "frameworks"
+
+
+def _deepspeed() -> Any:
+    warnings.simplefilter("ignore")
+    if str(FOLDER) not in sys.path:
+        sys.path.append(str(FOLDER))
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    os.environ.setdefault("TORCH_EXTENSIONS_DIR", str(FOLDER / "extensions"))
+    import deepspeed
+
+    logging.getLogger("DeepSpeed").setLevel(logging.ERROR)
+    deepspeed.init_distributed("gloo", verbose=False)
+    return deepspeed
+
+
+def train(stage: int, config: dict[str, Any], detector: str = "auto") -> Report:
+    """BF16 by default; clipping and gradient accumulation on."""
+    deepspeed = _deepspeed()
+    model = Net()
+    trained = [p for p in model.parameters() if p.requires_grad]
+    engine, optimizer, _, _ = deepspeed.initialize(
+        model=model,
+        optimizer=torch.optim.AdamW(trained, lr=1e-4),
+        config={
+            "train_micro_batch_size_per_gpu": 16,
+            "gradient_accumulation_steps": 2,
+            "gradient_clipping": 1.0,
+            "bf16": {"enabled": True},
+            **config,
+            "zero_optimization": {"stage": stage, **config.get("zero_optimization", {})},
+        },
+    )
+
+    def forward(x: torch.Tensor) -> torch.Tensor:
+        return engine(x.to(next(iter(trained)).dtype))
+
+    def step() -> None:
+        for _ in range(2):
+            engine.backward(loss_of(forward))
+            engine.step()
+
+    def gather() -> dict[str, torch.Tensor]:
+        # A model of its own copy of everything that all ranks hold.
+        held = dict(engine.module.named_parameters())
+        with deepspeed.zero.GatheredParameters(list(held.values()), enabled=stage == 3):
+            return {
+                name: torch.nn.Parameter(p.detach().clone(), False) if name in held else p.clone()
+                for name, p in engine.module.state_dict(keep_vars=True).items()
+            }
+
+    report = watch(engine, optimizer, step, gather, detector=detector)
+    engine.destroy()
+    return report

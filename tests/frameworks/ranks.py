@@ -1,0 +1,97 @@
+"""Ranks of a training job: processes in a gloo group that run functions of the test modules."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import shutil
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable
+from datetime import timedelta
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+import torch
+
+WAIT_SECONDS = 100  # for a loaded machine; a scenario takes seconds
+_HERE = Path(__file__).parent
+
+
+class Ranks:
+    """``count`` processes that stay; each runs what it is given, one function at a time.
+
+    They meet over a file, so that no port is taken. After a failure the group is not usable any more.
+    """
+
+    def __init__(self, count: int) -> None:
+        context: Any = multiprocessing.get_context("forkserver")
+        self._place = tempfile.mkdtemp(prefix="deltawire-ranks-")
+        self._pipes: list[Connection] = []
+        self._processes = []
+        for rank in range(count):
+            ours, theirs = context.Pipe()
+            process = context.Process(
+                target=_serve, args=(theirs, rank, count, f"{self._place}/meeting"), daemon=True
+            )
+            process.start()
+            theirs.close()
+            self._pipes.append(ours)
+            self._processes.append(process)
+        self.failed = False
+
+    def run(self, function: Callable[..., Any], *args: Any) -> list[Any]:
+        """What the function returned on each rank. Its first failure, by rank, is raised with its trace."""
+        assert not self.failed, "an earlier failure has left the ranks apart"
+        for pipe in self._pipes:
+            pipe.send((function, args))
+        until = time.monotonic() + WAIT_SECONDS
+        answers = []
+        for rank, pipe in enumerate(self._pipes):
+            # The others may wait in a collective for the one that failed.
+            left = until - time.monotonic() if not self.failed else 2
+            if not pipe.poll(max(left, 0)):
+                self.failed = True
+                answers.append((False, f"rank {rank} did not answer"))
+                continue
+            try:
+                answers.append(pipe.recv())
+            except EOFError:
+                answers.append((False, f"rank {rank} died: {self._processes[rank].exitcode}"))
+            self.failed |= not answers[-1][0]
+        if self.failed:
+            self.close()
+            raise AssertionError("\n".join(text for good, text in answers if not good))
+        return [result for _, result in answers]
+
+    def close(self) -> None:
+        for process in self._processes:
+            process.kill()
+            process.join(WAIT_SECONDS)
+        shutil.rmtree(self._place, ignore_errors=True)
+
+
+def _serve(pipe: Connection, rank: int, count: int, meeting: str) -> None:
+    torch.set_num_threads(1)
+    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
+    torch.distributed.init_process_group(
+        "gloo",
+        init_method=f"file://{meeting}",
+        rank=rank,
+        world_size=count,
+        timeout=timedelta(seconds=WAIT_SECONDS),
+    )
+    while True:
+        try:
+            function, args = pipe.recv()
+        except EOFError:
+            os._exit(0)
+        try:
+            torch.manual_seed(7)
+            pipe.send((True, function(*args)))
+        except BaseException:
+            pipe.send((False, f"rank {rank}:\n{traceback.format_exc()}"))
+        sys.stderr.flush()

@@ -1,0 +1,56 @@
+from __future__ import annotations
+
+from typing import Any
+
+import deepspeed_jobs as jobs
+import pytest
+from ranks import Ranks
+from torch_jobs import TRAINED
+from whole import check
+
+pytestmark = pytest.mark.skipif(
+    not jobs.FOLDER.joinpath("deepspeed").is_dir(), reason="no DeepSpeed: ./dev test --frameworks installs it"
+)
+COPIED = dict.fromkeys(TRAINED, "copy_back")
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_zero_in_bf16(two: Ranks, stage: int) -> None:
+    check(two.run(jobs.train, stage, {}), COPIED)
+
+
+def test_zero_3_in_small_groups_with_parameters_that_stay_whole(two: Ranks) -> None:
+    zero = {"sub_group_size": 600, "stage3_param_persistence_threshold": 1000}
+    check(two.run(jobs.train, 3, {"zero_optimization": zero}), COPIED)
+
+
+def test_zero_3_on_four_ranks(four: Ranks) -> None:
+    reports = four.run(jobs.train, 3, {})
+    check(reports, COPIED)
+    assert [report.parts["down.bias"].size for report in reports] == [(2,), (2,), (2,), (0,)]
+
+
+def test_bf16_optimizer(two: Ranks) -> None:
+    check(two.run(jobs.train, 1, {"data_types": {"grad_accum_dtype": "fp32"}}), COPIED)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_zero_in_fp32(two: Ranks, stage: int) -> None:
+    check(two.run(jobs.train, stage, {"bf16": {"enabled": False}}), COPIED)
+
+
+def test_zero_3_in_fp32_steps_what_is_served(two: Ranks) -> None:
+    reports = two.run(jobs.train, 3, {"bf16": {"enabled": False}})
+    check(reports, dict.fromkeys(TRAINED, "snapshot"))
+
+
+@pytest.mark.parametrize("stage", [2, 3])
+def test_offloaded_optimizer(two: Ranks, stage: int) -> None:
+    offload: dict[str, Any] = {"offload_optimizer": {"device": "cpu"}}
+    check(two.run(jobs.train, stage, {"zero_optimization": offload}), COPIED)
+
+
+def test_an_optimizer_of_deepspeed_that_is_not_known_gets_snapshots(two: Ranks) -> None:
+    reports = two.run(jobs.train, 0, {})
+    check(reports, dict.fromkeys(TRAINED, "snapshot"))
+    assert "not the model's" in reports[0].detectors["up.weight"][1]
