@@ -57,6 +57,8 @@ class OptimizerHooks:
         # The optimizer outlives many publishers: it must not keep one alive.
         ref = weakref.ref(listener)
 
+        # A compiled step calls its hooks, and would trace into them.
+        @torch.compiler.disable
         def observe_before() -> None:
             if (target := ref()) is not None:
                 late = not self._is_outermost(0, last=True)
@@ -64,6 +66,7 @@ class OptimizerHooks:
                     self.optimizer, "another step pre-hook runs after deltawire's" if late else ""
                 )
 
+        @torch.compiler.disable
         def before(
             optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
         ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
@@ -77,6 +80,7 @@ class OptimizerHooks:
                 return args, {**kwargs, "closure": wrapped}
             return (args[0], wrapped, *args[2:]), kwargs
 
+        @torch.compiler.disable
         def after(optimizer: torch.optim.Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             if (target := ref()) is not None:
                 early = not self._is_outermost(1, last=False)

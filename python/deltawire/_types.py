@@ -12,11 +12,12 @@ STAGES = ("plan", "stage", "quantize", "detect", "encode", "write", "anchor", "c
 
 @dataclass(frozen=True)
 class DetectorUse:
-    """Which tensors a detector watched, and why it was chosen."""
+    """How much a detector watched, and why it was chosen."""
 
     tensors: int
     elements: int
     reasons: tuple[str, ...]
+    """Each once."""
 
 
 @dataclass(frozen=True)
@@ -31,9 +32,11 @@ class Version:
     changed: int
     """Known to differ from the base."""
     sent: int
-    """changed + uncertain + those in blocks that were sent whole."""
+    """changed + uncertain + dense."""
     uncertain: int
-    """Sent because the base is not known exactly."""
+    """Sent because the base is not known exactly; most of them did not change."""
+    dense: int
+    """In blocks that were sent whole: of buffers that changed, and of tensors that ``notes`` name."""
     total: int
     """All served elements."""
     bytes: int
@@ -41,6 +44,7 @@ class Version:
     seconds: float
     """Wall time of the call."""
     detectors: dict[str, DetectorUse]
+    """By name: copy_back, inversion, capture, snapshot, fence."""
     digest: str
     """State digest of the served bits, 32 hexadecimal digits."""
     stages: dict[str, float]
@@ -66,6 +70,7 @@ class Version:
             changed=core.changed,
             sent=core.sent,
             uncertain=core.uncertain,
+            dense=core.dense,
             total=core.total,
             bytes=core.bytes,
             seconds=core.seconds + quantize_seconds,
@@ -89,6 +94,7 @@ def version_metrics(version: Version | None) -> dict[str, float]:
         "deltawire/changed_elements": v.changed if v else 0,
         "deltawire/sent_elements": v.sent if v else 0,
         "deltawire/uncertain_elements": v.uncertain if v else 0,
+        "deltawire/dense_elements": v.dense if v else 0,
         "deltawire/total_elements": v.total if v else 0,
         "deltawire/changed_share": v.changed / v.total if v and v.total else 0,
         "deltawire/bytes": v.bytes if v else 0,
