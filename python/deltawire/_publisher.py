@@ -101,13 +101,14 @@ class Publisher:
             )
         base_path = os.fspath(base) if base is not None else None
         rule = ServingRule(dtype, base_path, tensors)
-        self._quantized = QuantizedWeights(tensors, rule.fp8)
+        self._quantized = QuantizedWeights(tensors, rule.fp8, detector, _backend == "torch")
         plain = self._quantized.others
-        served = [rule.served(entry) for entry in plain] + self._quantized.served
+        served = [rule.served(entry) for entry in plain]
         if detector != "snapshot":
             check_held(tensors, stepping.alone)
         self._choices = choose_detectors(plain, served, stepping, detector, adam_family)
-        self._choices += self._quantized.choices(detector)
+        self._choices += self._quantized.choices
+        served += self._quantized.served
         self._tensors = plain + self._quantized.entries
         views = Views(torch_ops=_backend == "torch")
 
@@ -133,6 +134,7 @@ class Publisher:
             continuity=_continuity(resume),
             single_writer=single_writer,
             cast_rule=rule.text,
+            casts=self._quantized.casts,
             codings=list(codings) if codings is not None else ["step"],
             base=base_path,
             anchor_every=anchor_every,
@@ -170,7 +172,7 @@ class Publisher:
         """
         with self._calls():
             self._watch.before_collection()
-            quantize_seconds = self._quantized.refresh()
+            quantize_seconds = self._quantized.refresh(self._core)
             self._version = Version._of(self._core.publish(wait), quantize_seconds)
             self._watch.keep_order()
             return self._version
@@ -184,14 +186,14 @@ class Publisher:
         """Writes the newest version's full checkpoint. The weights must still be that version's."""
         with self._calls():
             self._watch.check_model()
-            self._quantized.refresh()
+            self._quantized.refresh(self._core)
             self._core.write_anchor()
 
     def audit(self) -> AuditReport:
         """Rebuilds the newest version from the store and compares it with the live weights, bit by bit."""
         with self._calls():
             self._watch.check_model()
-            self._quantized.refresh()
+            self._quantized.refresh(self._core)
             return AuditReport._of(self._core.audit())
 
     # State
@@ -223,7 +225,7 @@ class Publisher:
         """To save with the trainer's checkpoint and to give as ``resume=`` later. Reads all weights once."""
         with self._calls():
             self._watch.check_model()
-            self._quantized.refresh()
+            self._quantized.refresh(self._core)
             run, number, digest = self._core.state()
             return {"run": run, "number": number, "digest": digest}
 

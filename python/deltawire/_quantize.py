@@ -9,19 +9,24 @@ import math
 import time
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
 from ._detector import Choice
-from ._errors import make
 from ._fp8 import Fp8
 from ._model import ModelTensor
+from ._tensors import Views, dtype_name
+
+if TYPE_CHECKING:
+    from . import _core
 
 BLOCK = (128, 128)  # of block-quantised checkpoints
 E4M3_MAX = 448.0
 E4M3_NAN = 0x7F
 SMALLEST_SCALE = 2.0**-126  # the smallest normal F32: engines may flush subnormals, and 0 is no scale
 TILE_ELEMENTS = 1 << 20  # temporaries take at most 16 B an element of a tile
+STAGED_BYTES = 48 << 20  # with those of a tile 64 MiB
 REASON = "quantised on the trainer, compared with the served codes"
 
 
@@ -84,7 +89,7 @@ def _blocks(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
 
 
 class QuantizedWeight:
-    """The codes and scales of one weight as of the last ``refresh``. The weight's layout is free."""
+    """One weight, and the codes and scales that are served of it. The weight's layout is free."""
 
     def __init__(self, weight: ModelTensor, plan: ScalePlan) -> None:
         self.weight = weight
@@ -97,12 +102,24 @@ class QuantizedWeight:
     def memory_bytes(self) -> int:
         return self.codes.numel() + self.scales.numel() * self.scales.element_size()
 
+    @property
+    def can_be_staged(self) -> bool:
+        """Whether new codes may be held beside the old ones for a moment."""
+        return self.codes.numel() <= STAGED_BYTES
+
+    @property
+    def cast(self) -> str:
+        """How the weight becomes codes and scales; what means the same reads the same."""
+        shape = _as_stack(tuple(self.codes.shape))
+        extents = "x".join(str(min(n, c)) for n, c in zip(shape, self.plan.cell, strict=True))
+        return f"{dtype_name(self.weight.tensor.dtype)}->F8_E4M3, amax/448 a {extents}"
+
     @torch.no_grad()
-    def refresh(self) -> None:
-        """Quantises the present weight into ``codes`` and ``scales``. Temporaries of one tile."""
+    def quantize(self, codes: torch.Tensor, scales: torch.Tensor) -> None:
+        """Writes the present weight's codes and scales there. Temporaries of one tile."""
         live = self.weight.tensor.detach()
         weight = live.reshape(_as_stack(tuple(live.shape)))
-        codes = self.codes.view(weight.shape)
+        codes = codes.view(weight.shape)
         tiles = list(_tiles(tuple(weight.shape), self.plan.cell))
         scratch = _Scratch(weight.device, max(tile.elements for tile in tiles))
         amax = torch.zeros(
@@ -113,13 +130,12 @@ class QuantizedWeight:
         for tile in tiles:
             cells = tile.of_cells(amax)
             torch.maximum(cells, _tile_amax(scratch.load(weight, tile), scratch, tile), out=cells)
-        scales = _scales(amax).to(self.plan.scale_dtype)
-        # The scale that engines multiply by, with what its dtype has lost.
-        divisors = scales.to(torch.float32)
+        scales.copy_(_scales(amax).view(scales.shape))
+        # The scales that engines multiply by, with what their dtype has lost.
+        divisors = scales.to(torch.float32).view(amax.shape)
         for tile in tiles:
             x = scratch.load(weight, tile)
             tile.of(codes).copy_(_tile_codes(x, tile.of_cells(divisors), scratch, tile))
-        self.scales.copy_(scales.view(self.scales.shape))
 
 
 @dataclass(frozen=True)
@@ -232,20 +248,28 @@ def _tile_codes(x: torch.Tensor, scales: torch.Tensor, scratch: _Scratch, tile: 
 
 
 class QuantizedWeights:
-    """All weights that a publisher quantises."""
+    """All weights that a publisher quantises.
 
-    def __init__(self, tensors: list[ModelTensor], plans: Mapping[str, ScalePlan]) -> None:
+    ``others``: the tensors that are served from their own memory. ``entries``: those that are served in place
+    of the rest, codes and scales of each weight in turn; the core knows them by their index in
+    ``others + entries``. ``torch_ops``: as for Views.
+    """
+
+    def __init__(
+        self, tensors: list[ModelTensor], plans: Mapping[str, ScalePlan], detector: str, torch_ops: bool
+    ) -> None:
         self.others = [entry for entry in tensors if entry.name not in plans]
-        """The tensors that are served from their own memory."""
         self._weights = [
             QuantizedWeight(entry, plans[entry.name]) for entry in tensors if entry.name in plans
         ]
+        self._staged = [detector != "snapshot" and each.can_be_staged for each in self._weights]
+        self._torch_ops = torch_ops
         self.entries: list[ModelTensor] = []
-        """The tensors that are served in place of the rest: codes and scales of each weight in turn."""
         for each in self._weights:
             self.entries.append(ModelTensor(each.weight.name, each.codes, False))
             self.entries.append(ModelTensor(each.plan.scale_name, each.scales, False))
-        self.refresh()
+        for each in self._weights:
+            each.quantize(each.codes, each.scales)
 
     @property
     def served(self) -> list[str]:
@@ -253,22 +277,44 @@ class QuantizedWeights:
         names = {torch.float8_e4m3fn: "F8_E4M3"} | {dtype: name for name, dtype in _SCALE_DTYPES.items()}
         return [names[entry.tensor.dtype] for entry in self.entries]
 
-    def choices(self, detector: str) -> list[Choice]:
-        """How the entries are watched. detector: what the user wants for all tensors."""
-        if self.entries and detector not in ("auto", "snapshot"):
-            raise make(
-                "unsupported",
-                f"tensor {self.entries[0].name} can't use {detector}: it is quantised on the trainer and "
-                "always compared",
-            )
-        return [Choice("snapshot", REASON) for _ in self.entries]
+    @property
+    def choices(self) -> list[Choice]:
+        """How the entries are watched: always by comparing, without a copy wherever they can be staged."""
+        methods = ("copy_back" if staged else "snapshot" for staged in self._staged)
+        return [choice for method in methods for choice in [Choice(method, REASON)] * 2]
 
-    def refresh(self) -> float:
+    @property
+    def casts(self) -> list[tuple[str, str]]:
+        """For each entry its name and, in words, how it comes from the weight; part of what a run is."""
+        return [
+            (name, each.cast) for each in self._weights for name in (each.weight.name, each.plan.scale_name)
+        ]
+
+    def refresh(self, core: _core.Publisher) -> float:
         """The entries become those of the present weights. Returns the seconds that it took."""
+        if not self._weights:
+            return 0.0
         started = time.perf_counter()
-        for weight in self._weights:
-            weight.refresh()
-        return time.perf_counter() - started if self._weights else 0.0
+        buffers: dict[torch.device, torch.Tensor] = {}
+        for i, (each, staged) in enumerate(zip(self._weights, self._staged, strict=True)):
+            if not staged:
+                each.quantize(each.codes, each.scales)
+                continue
+            if each.codes.device not in buffers:
+                buffers[each.codes.device] = torch.empty(
+                    max(other.codes.numel() for other in self._weights if other.can_be_staged),
+                    dtype=torch.float8_e4m3fn,
+                    device=each.codes.device,
+                )
+            codes = buffers[each.codes.device][: each.codes.numel()].view(each.codes.shape)
+            scales = torch.empty_like(each.scales)
+            each.quantize(codes, scales)
+            views = Views(torch_ops=self._torch_ops)
+            first = len(self.others) + 2 * i
+            for index, live, coming in ((first, each.codes, codes), (first + 1, each.scales, scales)):
+                core.copy_back(index, views.of(self.entries[index - len(self.others)].name, coming))
+                live.copy_(coming)
+        return time.perf_counter() - started
 
     @property
     def memory_bytes(self) -> int:

@@ -17,9 +17,10 @@ namespace {
 constexpr int kCommitTries = 5;
 constexpr int64_t kFirstRetryMs = 50;
 
-std::string CastText(Dtype stored, Dtype served) {
-  if (stored == served) return "none";
-  return fmt::format("{}->{}", DtypeName(stored), DtypeName(served));
+std::string CastText(const PublishedTensor& tensor) {
+  if (!tensor.cast.empty()) return tensor.cast;
+  if (tensor.live.dtype == tensor.served) return "none";
+  return fmt::format("{}->{}", DtypeName(tensor.live.dtype), DtypeName(tensor.served));
 }
 
 }  // namespace
@@ -50,7 +51,7 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options,
                                  .dtype = tensor.served,
                                  .shape = tensor.live.shape,
                                  .grid = DefaultGrid(tensor.live.shape),
-                                 .cast = CastText(tensor.live.dtype, tensor.served)});
+                                 .cast = CastText(tensor)});
   }
   std::sort(inventory.tensors.begin(), inventory.tensors.end(),
             [](const auto& a, const auto& b) { return a.name < b.name; });

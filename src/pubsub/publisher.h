@@ -32,6 +32,9 @@ struct PublishedTensor {
   detect::Method method = detect::Method::kSnapshot;
   std::string reason;       // why this method
   uint64_t start_step = 0;  // the optimizer's counter for this tensor now
+  // How `live` came from what is trained, for the inventory: a resumed run must do the same. Empty: `live` is
+  // what is trained, and the dtypes say it all.
+  std::string cast = {};
 };
 
 // What a trainer saved with its own checkpoint (Publisher::state): the proof that it is the one that goes on.

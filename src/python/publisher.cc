@@ -7,6 +7,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -58,7 +59,8 @@ Digest DigestFromHex(const std::string& text) {
 std::unique_ptr<PublisherHandle> OpenPublisher(
     const std::string& url, const std::vector<TensorTuple>& tensors, const std::string& run, bool resume,
     const std::optional<ContinuityTuple>& continuity, bool single_writer, const std::string& cast_rule,
-    const std::vector<std::string>& codings, const std::optional<std::string>& base, uint64_t anchor_every,
+    const std::vector<std::pair<std::string, std::string>>& casts, const std::vector<std::string>& codings,
+    const std::optional<std::string>& base, uint64_t anchor_every,
     const std::vector<std::pair<std::string, nb::bytes>>& anchor_files, int threads) {
   auto handle = std::make_unique<PublisherHandle>();
   pubsub::PublisherOptions options;
@@ -84,6 +86,10 @@ std::unique_ptr<PublisherHandle> OpenPublisher(
   std::vector<pubsub::PublishedTensor> published;
   for (const auto& [name, aliases, live, served, method, reason, step] : tensors) {
     published.push_back({name, aliases, live.view, DtypeOrThrow(served), MethodOrThrow(method), reason, step});
+  }
+  const std::map<std::string, std::string> cast_of(casts.begin(), casts.end());
+  for (pubsub::PublishedTensor& tensor : published) {
+    if (const auto cast = cast_of.find(tensor.name); cast != cast_of.end()) tensor.cast = cast->second;
   }
   handle->publisher = OrThrow(WithoutGil([&]() -> Result<std::unique_ptr<pubsub::Publisher>> {
     DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
@@ -114,8 +120,8 @@ void BindPublisher(nb::module_& module) {
   publisher
       .def(nb::new_(&OpenPublisher), nb::arg("url"), nb::arg("tensors"), nb::kw_only(), nb::arg("run"),
            nb::arg("resume"), nb::arg("continuity").none(), nb::arg("single_writer"), nb::arg("cast_rule"),
-           nb::arg("codings"), nb::arg("base").none(), nb::arg("anchor_every"), nb::arg("anchor_files"),
-           nb::arg("threads"))
+           nb::arg("casts"), nb::arg("codings"), nb::arg("base").none(), nb::arg("anchor_every"),
+           nb::arg("anchor_files"), nb::arg("threads"))
       .def_prop_ro("run", [](const PublisherHandle& self) { return self.publisher->run(); })
       .def_prop_ro("opened", [](const PublisherHandle& self) { return self.publisher->opened(); })
       .def(

@@ -69,7 +69,7 @@ class HybridPair:
         return version
 
 
-@pytest.mark.parametrize("detector", ["auto", "snapshot"])
+@pytest.mark.parametrize("detector", ["auto", "capture", "snapshot"])
 def test_DTY_02_each_tensor_in_its_own_dtype(url: str, detector: str) -> None:
     pair = HybridPair(url, detector=detector)
     for steps in (1, 3, 2):
@@ -79,7 +79,7 @@ def test_DTY_02_each_tensor_in_its_own_dtype(url: str, detector: str) -> None:
     pair.subscriber.verify()
 
 
-@pytest.mark.parametrize("detector", ["auto", "snapshot"])
+@pytest.mark.parametrize("detector", ["auto", "capture", "snapshot"])
 @pytest.mark.parametrize("name", ["mlp.gate.weight", "mlp.gate.e_score_correction_bias", "mixer.A_log"])
 def test_DET_09_only_an_fp32_tensor_changes(url: str, detector: str, name: str) -> None:
     pair = HybridPair(url, detector=detector)

@@ -21,7 +21,7 @@ GRANULARITIES: list[Any] = ["tensor", "channel", (128, 128), (3, 5), (1, 7)]
 def quantized(weight: torch.Tensor, rule: Fp8) -> quantize.QuantizedWeight:
     plan = quantize.plan_of("w", tuple(weight.shape), rule)
     out = quantize.QuantizedWeight(ModelTensor("w", weight, True), plan)
-    out.refresh()
+    out.quantize(out.codes, out.scales)
     return out
 
 
