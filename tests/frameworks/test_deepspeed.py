@@ -34,14 +34,16 @@ def test_bf16_optimizer(two: Ranks) -> None:
     check(two.run(jobs.train, 1, {"data_types": {"grad_accum_dtype": "fp32"}}), COPIED)
 
 
-@pytest.mark.parametrize("stage", [1, 2])
+@pytest.mark.parametrize("stage", [1, 3])
 def test_zero_in_fp32(two: Ranks, stage: int) -> None:
-    check(two.run(jobs.train, stage, {"bf16": {"enabled": False}}), COPIED)
-
-
-def test_zero_3_in_fp32_steps_what_is_served(two: Ranks) -> None:
-    reports = two.run(jobs.train, 3, {"bf16": {"enabled": False}})
+    reports = two.run(jobs.train, stage, {"bf16": {"enabled": False}})
     check(reports, dict.fromkeys(TRAINED, "snapshot"))
+    assert "F32 is served as BF16" in reports[0].detectors["up.weight"][1]
+
+
+def test_zero_3_with_bf16_masters(two: Ranks) -> None:
+    masters = {"enabled": True, "bf16_master_weights_and_grads": True, "bf16_optimizer_states": True}
+    check(two.run(jobs.train, 3, {"bf16": masters}), COPIED)
 
 
 @pytest.mark.parametrize("stage", [2, 3])

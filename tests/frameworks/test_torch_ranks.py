@@ -8,7 +8,6 @@ import torch_jobs as jobs
 from ranks import Ranks
 from whole import check
 
-
 INVERTED = dict.fromkeys(jobs.TRAINED, "inversion")
 METHODS = [
     (jobs.adamw, "auto", "inversion"),

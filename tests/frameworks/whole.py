@@ -91,9 +91,10 @@ def check(reports: list[Report], methods: Mapping[str, str]) -> None:
         assert before.keys() == shapes.keys()
         for rank, report in enumerate(reports):
             reported = {change.name: change for change in report.rounds[turn].changes}
+            notes = report.rounds[turn].notes
             for name in shapes:
                 moved += _check_tensor(
-                    f"rank {rank}, round {turn}, {name} by {report.detectors[name]}, {report.rounds[turn].notes}",
+                    f"rank {rank}, round {turn}, {name} by {report.detectors[name]}, noted {notes}",
                     report.detectors[name][0] in EXACT,
                     reported.get(name),
                     held[rank, name],

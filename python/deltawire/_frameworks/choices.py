@@ -11,7 +11,7 @@ import torch
 from .._detector import Choice, choose
 from .._errors import make
 from .._rules import AdamFamily, Rules
-from .._tensors import local
+from .._tensors import dtype_name, local
 from . import Stepping
 
 if TYPE_CHECKING:
@@ -32,11 +32,15 @@ def choose_detectors(
     """
     of_torch = "auto" if wanted == "copy_back" else wanted
     choices = choose(tensors, served, stepping.optimizers, of_torch, Rules(adam_family))
-    return _with_copies(tensors, choices, stepping, wanted)
+    return _with_copies(tensors, served, choices, stepping, wanted)
 
 
 def _with_copies(
-    tensors: Sequence[ModelTensor], choices: Sequence[Choice], stepping: Stepping, wanted: str
+    tensors: Sequence[ModelTensor],
+    served: Sequence[str],
+    choices: Sequence[Choice],
+    stepping: Stepping,
+    wanted: str,
 ) -> list[Choice]:
     found = {
         id(piece.parameter): (piece, source.reason) for source in stepping.sources for piece in source.pieces
@@ -44,12 +48,16 @@ def _with_copies(
     unknown = stepping.alone + stepping.foreign
     strange = [optimizer for optimizer in unknown if _steps_strangers(optimizer, tensors)]
     out = []
-    for entry, choice in zip(tensors, choices, strict=True):
+    for entry, served_dtype, choice in zip(tensors, served, choices, strict=True):
         piece, reason = found.get(id(entry.held), (None, ""))
         if not entry.tensor.numel():
             pass
         elif piece is not None and piece.master is not None:
-            choice = Choice("copy_back", reason)
+            stored = dtype_name(entry.tensor.dtype)
+            if stored == served_dtype:
+                choice = Choice("copy_back", reason)
+            else:  # the core would have to know both casts
+                choice = Choice("snapshot", f"{reason}, and {stored} is served as {served_dtype}")
         elif piece is not None and piece.refusal:
             choice = Choice("snapshot", piece.refusal)
         elif strange and choice.method == "fence" and entry.is_parameter and entry.held.requires_grad:

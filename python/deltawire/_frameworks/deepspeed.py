@@ -43,7 +43,7 @@ def partition(parameter: Any, elements: int) -> torch.Tensor:
 
 
 class Zero3:
-    reason = "DeepSpeed ZeRO-3 casts FP32 partitions into the served ones"
+    reason = "DeepSpeed ZeRO-3 casts FP32 partitions into it"
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -83,7 +83,7 @@ class Zero3:
 
 
 class Zero12:
-    reason = "DeepSpeed ZeRO casts its FP32 partition into the served one"
+    reason = "DeepSpeed ZeRO casts an FP32 partition into it"
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -108,7 +108,7 @@ class Zero12:
 
 
 class Bf16:
-    reason = "DeepSpeed's BF16 optimizer casts its FP32 partition into the served one"
+    reason = "DeepSpeed's BF16 optimizer casts an FP32 partition into it"
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
