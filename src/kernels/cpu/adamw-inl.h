@@ -32,11 +32,6 @@ struct AdamwRule {
   Screen screen;
   static constexpr uint32_t kBytesM = kBf16M ? 2 : 4, kBytesV = kBf16V ? 2 : 4;
 
-  HWY_INLINE void Advance(uint32_t n) {
-    theta += uint64_t{n} * sizeof(float);
-    m += uint64_t{n} * kBytesM;
-    v += uint64_t{n} * kBytesV;
-  }
   HWY_INLINE void PrefetchAhead(uint32_t i) const {
     PrefetchElements(theta, i, sizeof(float));
     PrefetchElements(m, i, kBytesM);
@@ -83,8 +78,8 @@ struct AdamwRule {
 void InvertAdamw(Source theta, Source m, Source v, Moments stored, const AdamwBand& band, uint32_t n,
                  uint64_t canonical, uint64_t key, uint64_t lanes[2], Inverted* out) {
   const auto with = [&]<bool kM, bool kV>() {
-    InvertAll(AdamwRule<kM, kV>{Address(theta), Address(m), Address(v), band, MakeAdamwScreen(band)}, n,
-              canonical, key, lanes, out);
+    Invert(AdamwRule<kM, kV>{Address(theta), Address(m), Address(v), band, MakeAdamwScreen(band)}, n,
+           canonical, key, lanes, out);
   };
   if (stored.m_is_bf16)
     return stored.v_is_bf16 ? with.template operator()<true, true>()

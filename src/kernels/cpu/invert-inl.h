@@ -29,7 +29,7 @@ using VI16 = hn::Vec<I16>;
 constexpr uint32_t kPair = 2 * kLanes;  // elements that the screen takes at once
 
 // A rule knows one optimizer and the addresses of its operands. It offers
-//   theta, Advance(n)     the weights; moves all addresses by n elements
+//   theta                 the weights
 //   screen                constants of the screen
 //   PrefetchAhead(i)      the cache lines of kPair elements, kElementsAhead elements from i
 //   OperandOf(i)          what the screen needs of kPair elements from i
@@ -121,8 +121,8 @@ HWY_INLINE VU Bf16Outside(hn::Vec<hn::Repartition<double, DF>> low_half,
 }
 
 struct Verdicts {
-  VU low, high;  // BF16 of the two ends of the interval that holds the old value
-  VU served;     // BF16 of theta
+  VU low;     // BF16 of the lower end of the interval that holds the old value
+  VU served;  // BF16 of theta
   hn::Mask<DU> changed, uncertain;
   hn::Mask<DU> neighbours;  // of the uncertain: low and high are one ordinal step apart
 };
@@ -163,27 +163,39 @@ HWY_INLINE Verdicts Decide(VF theta, const Estimate& e) {
 
   Verdicts out;
   out.low = Bf16Outside<true>(hn::Sub(middle0, half0), hn::Sub(middle1, half1));
-  out.high = Bf16Outside<false>(hn::Add(middle0, half0), hn::Add(middle1, half1));
+  const VU upper = Bf16Outside<false>(hn::Add(middle0, half0), hn::Add(middle1, half1));
   out.served = hn::ShiftRight<16>(RoundToBf16(du, bits));
   const VU bf16_size = hn::Set(du, 0x7FFF);
-  const VU low_size = hn::And(out.low, bf16_size), high_size = hn::And(out.high, bf16_size);
+  const VU low_size = hn::And(out.low, bf16_size), high_size = hn::And(upper, bf16_size);
   const auto sized = hn::And(hn::Gt(hn::Min(low_size, high_size), hn::Set(du, kBf16SmallMagnitude)),
                              hn::Lt(hn::Max(low_size, high_size), hn::Set(du, 0x7F80)));
   const auto usable = hn::And(covered, sized);
-  const auto certain = hn::And(usable, hn::Eq(out.low, out.high));
+  const auto certain = hn::And(usable, hn::Eq(out.low, upper));
   out.changed = hn::And(hn::AndNot(same, certain), hn::Ne(out.low, out.served));
   out.uncertain = hn::AndNot(same, hn::Not(certain));
   // low <= high as values; with equal signs one ordinal step is one step of the magnitude.
-  const VU apart = hn::Sub(hn::Max(out.low, out.high), hn::Min(out.low, out.high));
+  const VU apart = hn::Sub(hn::Max(out.low, upper), hn::Min(out.low, upper));
   out.neighbours = hn::And(usable, hn::Eq(apart, hn::Set(du, 1)));
   return out;
 }
 
-// Decides the flagged elements of one chunk, whose first element is `base` of the call. Rounds `served` again
-// where the screen's rounding does not hold; served is null where nobody wants it.
+// Served bits on their way to the digest. What the screen does not pass may be a tie or a NaN, which it
+// rounds wrongly; then that is repaired.
+struct Serving {
+  uint16_t* bits = nullptr;  // null: nobody wants them
+  uint32_t first = 0;        // element of bits[0]
+
+  // An element that is served already was repaired before.
+  HWY_INLINE void Repair(const uint8_t* theta, uint32_t i) const {
+    if (i < first) return;
+    bits[i - first] = Bf16FromF32(LoadAs<uint32_t>(theta + uint64_t{i} * sizeof(float)));
+  }
+};
+
+// Decides the flagged elements, kLanes at a time.
 template <class Rule>
-HWY_NOINLINE void Settle(const Rule& rule, uint32_t base, const uint32_t* flagged, uint32_t count,
-                         uint16_t* served, Inverted* out) {
+HWY_NOINLINE void Settle(const Rule& rule, const uint32_t* flagged, uint32_t count, const Serving& serving,
+                         Inverted* out) {
   const DF df;
   const DU du;
   const hn::Rebind<uint16_t, DF> d16;
@@ -201,12 +213,12 @@ HWY_NOINLINE void Settle(const Rule& rule, uint32_t base, const uint32_t* flagge
     const auto real = hn::FirstN(du, batch);
     const VF theta = hn::Load(df, lanes[0]);
     const Verdicts verdicts = Decide(theta, rule.Undo(theta, hn::Load(df, lanes[1]), hn::Load(df, lanes[2])));
-    const VU position = hn::Add(hn::Load(du, at), hn::Set(du, base));
+    const VU position = hn::Load(du, at);
 
     const VU screened = hn::ShiftRight<16>(hn::Add(hn::BitCast(du, theta), hn::Set(du, 0x8000)));
-    if (served != nullptr &&
+    if (serving.bits != nullptr &&
         HWY_UNLIKELY(!hn::AllFalse(du, hn::And(real, hn::Ne(screened, verdicts.served))))) {
-      for (uint32_t j = 0; j < batch; ++j) served[at[j]] = Bf16FromF32(std::bit_cast<uint32_t>(lanes[0][j]));
+      for (uint32_t j = 0; j < batch; ++j) serving.Repair(rule.theta, at[j]);
     }
 
     const auto changed = hn::And(real, verdicts.changed);
@@ -240,8 +252,8 @@ HWY_NOINLINE void Settle(const Rule& rule, uint32_t base, const uint32_t* flagge
   }
 }
 
-// Into the second-level cache, a chunk ahead: keeps memory busy while Settle and the digest run.
-constexpr uint32_t kElementsAhead = kChunk;
+// Into the second-level cache: keeps memory busy while Settle and the digest run.
+constexpr uint32_t kElementsAhead = 2048;
 
 HWY_INLINE void PrefetchElements(const uint8_t* p, uint64_t i, uint32_t width) {
   const uint8_t* first = p + (i + kElementsAhead) * width;
@@ -261,55 +273,74 @@ HWY_INLINE uint32_t AppendSparse(uint64_t word, uint32_t base, uint32_t* pos, ui
   return count + set;
 }
 
+constexpr uint32_t kServedAtOnce = 2048;  // a row of the digest
+
+// Little waits to be decided: while Settle and the digest run, memory works on what the screen has asked for,
+// and would be idle soon.
 template <bool kDigest, class Rule>
-HWY_INLINE void InvertChunks(Rule rule, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2],
-                             Inverted* out) {
+HWY_INLINE void InvertAll(const Rule& rule, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2],
+                          Inverted* out) {
   const DU du;
-  const D16 d16;
-  HWY_ALIGN uint32_t flagged[kChunk + 4];
-  HWY_ALIGN uint16_t served[kChunk];
-  for (uint32_t start = 0; start < n; start += kChunk) {
-    const uint32_t size = n - start < kChunk ? n - start : kChunk;
-    uint32_t count = 0, i = 0;
-    for (; i + 64 <= size; i += 64) {
-      uint64_t word = 0;
-      for (uint32_t j = 0; j < 64; j += kPair) {
-        rule.PrefetchAhead(i + j);
-        const uint8_t* at = rule.theta + uint64_t{i + j} * sizeof(float);
-        const VU low = InRegister(LoadBytes(du, at)),
-                 high = InRegister(LoadBytes(du, at + kLanes * sizeof(float)));
-        word |= MaskBits(I16(), Passes(low, high, rule.OperandOf(i + j), rule.screen)) << j;
-        if constexpr (kDigest) {
-          // Right where the screen passes: there are no ties and no NaN.
-          const VU half = hn::Set(du, 0x8000);
-          hn::StoreU(hn::BitCast(d16, UpperHalves(hn::Add(low, half), hn::Add(high, half))), d16,
-                     served + i + j);
-        }
+  HWY_ALIGN uint32_t flagged[kLanes + 64 + 4];
+  HWY_ALIGN uint16_t served[kServedAtOnce];
+  Serving serving{kDigest ? served : nullptr, 0};
+  uint32_t count = 0, i = 0;
+  // Up to element i, of which flagged ones may still wait.
+  const auto digest = [&] {
+    for (uint32_t k = 0; k < count; ++k) serving.Repair(rule.theta, flagged[k]);
+    const uint64_t bytes = uint64_t{i - serving.first} * sizeof(uint16_t);
+    DigestBytes(reinterpret_cast<const uint8_t*>(served), bytes, canonical, key, lanes);
+    canonical += bytes;
+    serving.first = i;
+  };
+  out->changed_count = 0;
+  out->uncertain_count = 0;
+  while (i + 64 <= n) {
+    uint64_t word = 0;
+    for (uint32_t j = 0; j < 64; j += kPair) {
+      rule.PrefetchAhead(i + j);
+      const uint8_t* at = rule.theta + uint64_t{i + j} * sizeof(float);
+      const VU low = InRegister(LoadBytes(du, at));
+      const VU high = InRegister(LoadBytes(du, at + kLanes * sizeof(float)));
+      word |= MaskBits(I16(), Passes(low, high, rule.OperandOf(i + j), rule.screen)) << j;
+      if constexpr (kDigest) {
+        const D16 d16;
+        const VU half = hn::Set(du, 0x8000);
+        hn::StoreU(hn::BitCast(d16, UpperHalves(hn::Add(low, half), hn::Add(high, half))), d16,
+                   served + (i + j - serving.first));
       }
-      count = AppendSparse(~word, i, flagged, count);
     }
-    for (; i < size; ++i) {
-      served[i] = Bf16FromF32(LoadAs<uint32_t>(rule.theta + uint64_t{i} * sizeof(float)));
-      flagged[count++] = i;
+    count = AppendSparse(~word, i, flagged, count);
+    i += 64;
+    if (count >= kLanes) {
+      const uint32_t whole = count / kLanes * kLanes;
+      Settle(rule, flagged, whole, serving, out);
+      hn::StoreU(hn::LoadU(du, flagged + whole), du, flagged);
+      count -= whole;
     }
-    Settle(rule, start, flagged, count, kDigest ? served : nullptr, out);
     if constexpr (kDigest) {
-      DigestBytes(reinterpret_cast<const uint8_t*>(served), uint64_t{size} * 2, canonical, key, lanes);
-      canonical += uint64_t{size} * 2;
+      if (i - serving.first == kServedAtOnce) digest();
     }
-    rule.Advance(size);
   }
+  for (; i < n; ++i) {
+    if (count == kLanes) {
+      Settle(rule, flagged, count, serving, out);
+      count = 0;
+    }
+    flagged[count++] = i;
+    if constexpr (kDigest) serving.Repair(rule.theta, i);
+  }
+  if constexpr (kDigest) digest();
+  Settle(rule, flagged, count, serving, out);
 }
 
 template <class Rule>
-HWY_INLINE void InvertAll(const Rule& rule, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2],
-                          Inverted* out) {
-  out->changed_count = 0;
-  out->uncertain_count = 0;
+HWY_INLINE void Invert(const Rule& rule, uint32_t n, uint64_t canonical, uint64_t key, uint64_t lanes[2],
+                       Inverted* out) {
   if (lanes != nullptr) {
-    InvertChunks<true>(rule, n, canonical, key, lanes, out);
+    InvertAll<true>(rule, n, canonical, key, lanes, out);
   } else {
-    InvertChunks<false>(rule, n, canonical, key, lanes, out);
+    InvertAll<false>(rule, n, canonical, key, lanes, out);
   }
 }
 

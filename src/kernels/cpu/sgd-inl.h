@@ -20,11 +20,6 @@ struct SgdRule {
   const SgdBand& band;
   Screen screen;
 
-  HWY_INLINE void Advance(uint32_t n) {
-    theta += uint64_t{n} * sizeof(float);
-    x += uint64_t{n} * sizeof(float);
-    if constexpr (kWithY) y += uint64_t{n} * sizeof(float);
-  }
   HWY_INLINE void PrefetchAhead(uint32_t i) const {
     PrefetchElements(theta, i, sizeof(float));
     PrefetchElements(x, i, sizeof(float));
@@ -72,11 +67,10 @@ void InvertSgd(Source theta, Source x, Source y, const SgdBand& band, uint32_t n
                uint64_t key, uint64_t lanes[2], Inverted* out) {
   const Screen screen = MakeSgdScreen(band);
   if (y.base == nullptr) {
-    InvertAll(SgdRule<false>{Address(theta), Address(x), nullptr, band, screen}, n, canonical, key, lanes,
-              out);
+    Invert(SgdRule<false>{Address(theta), Address(x), nullptr, band, screen}, n, canonical, key, lanes, out);
   } else {
-    InvertAll(SgdRule<true>{Address(theta), Address(x), Address(y), band, screen}, n, canonical, key, lanes,
-              out);
+    Invert(SgdRule<true>{Address(theta), Address(x), Address(y), band, screen}, n, canonical, key, lanes,
+           out);
   }
 }
 
