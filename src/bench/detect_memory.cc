@@ -74,8 +74,8 @@ Result<Held> Measure(const ModelShape& shape, detect::Method method, int steps) 
     const double kept = after > at_start ? static_cast<double>(after - at_start) : 0;
     held.transient_mib = std::max(held.transient_mib, (static_cast<double>(growth) - kept) / kMib);
   }
-  held.per_parameter = (static_cast<double>(after) - static_cast<double>(before)) /
-                       static_cast<double>(trainer.elements());
+  held.per_parameter =
+      (static_cast<double>(after) - static_cast<double>(before)) / static_cast<double>(trainer.elements());
   detect::ModelWatch::Changes changes;
   DELTAWIRE_TRY(watch->Collect(changes));
   uint64_t sent = 0;
@@ -91,7 +91,8 @@ Result<Held> Measure(const ModelShape& shape, detect::Method method, int steps) 
 
 Status AddDetectMemoryFigures(const Settings& settings, Report& report) {
   const ModelShape& shape = settings.quick ? kTiny : kSmolLm135M;
-  for (const auto method : {detect::Method::kInversion, detect::Method::kCapture, detect::Method::kSnapshot}) {
+  for (const auto method :
+       {detect::Method::kInversion, detect::Method::kCapture, detect::Method::kSnapshot}) {
     for (const int steps : {1, 8}) {
       const auto held = Measure(shape, method, steps);
       const std::string name = fmt::format("memory.{}.k{}", detect::MethodName(method), steps);
@@ -101,15 +102,15 @@ Status AddDetectMemoryFigures(const Settings& settings, Report& report) {
       }
       if (!held) return Fail(held.error());
       const bool logs = detect::LogsChanges(method);
-      report.Add({.name = name + ".held",
-                  .value = held->per_parameter,
-                  .unit = "B/parameter",
-                  .floor = std::nullopt,
-                  .max_ratio = std::nullopt,
-                  .max_value = logs ? std::optional((steps > 1 ? 0.125 : 0.001) + held->of_changes)
-                                    : std::nullopt,
-                  .note = fmt::format("{:.3f} of it are 8 B for each of the {:.2f} % sent", held->of_changes,
-                                      100 * held->sent_share)});
+      report.Add(
+          {.name = name + ".held",
+           .value = held->per_parameter,
+           .unit = "B/parameter",
+           .floor = std::nullopt,
+           .max_ratio = std::nullopt,
+           .max_value = logs ? std::optional((steps > 1 ? 0.125 : 0.001) + held->of_changes) : std::nullopt,
+           .note = fmt::format("{:.3f} of it are 8 B for each of the {:.2f} % sent", held->of_changes,
+                               100 * held->sent_share)});
       report.Add({.name = name + ".transient",
                   .value = held->transient_mib,
                   .unit = "MiB",

@@ -1,7 +1,7 @@
-// The groups of figures that make the core suite. Each adds to the report or returns the first error.
+// The groups of figures (suites.cc says which suite has which). Each adds to the report or returns the first
+// error.
 #pragma once
 
-#include <functional>
 #include <string>
 
 #include "base/status.h"
@@ -12,6 +12,10 @@ namespace deltawire::bench {
 
 // Finding changes: snapshot, AdamW inversion, digest.
 Status AddDetectFigures(const Settings& settings, Report& report);
+// Inversion of AdamW with BF16 moments, and of SGD.
+Status AddInversionFigures(const Settings& settings, Report& report);
+// Capture, on F32 and BF16 weights.
+Status AddCaptureFigures(const Settings& settings, Report& report);
 // What detection holds and how far memory rises, by method and publish interval.
 Status AddDetectMemoryFigures(const Settings& settings, Report& report);
 // Change sets to bytes and back, and their transaction on a receiver.
@@ -20,10 +24,6 @@ Status AddDeltaFigures(const Settings& settings, Report& report);
 Status AddCodecFigures(const Settings& settings, Report& report);
 // From publish() to applied through a file store, with stages and memory.
 Status AddEndToEndFigures(const Settings& settings, Report& report);
-
-// All of the above in this order, or settings.only; told the name of each group before it begins.
-Status RunCoreSuite(const Settings& settings, Report& report,
-                    const std::function<void(std::string_view)>& begin);
 
 // Calls measure(threads, suffix) with (1, "") and (settings.threads, ".all_threads").
 template <class F>

@@ -5,8 +5,9 @@
 #include <fstream>
 
 #include "base/parallel.h"
-#include "bench/figures.h"
 #include "bench/machine.h"
+#include "bench/report.h"
+#include "bench/suites.h"
 
 namespace deltawire::bench {
 namespace {
@@ -27,10 +28,10 @@ int Main(int argc, char** argv) {
   settings.threads = Parallel().threads();
   std::string suite;
   std::string json;
-  app.add_option("SUITE", suite, "core; without it every suite runs")->check(CLI::IsMember({"core"}));
+  app.add_option("SUITE", suite, "core or detect; without it every suite runs")
+      ->check(CLI::IsMember(SuiteNames()));
   app.add_option("--json", json, "write a list of {name, value, unit, floor, ratio} to this file");
-  app.add_option("--only", settings.only, "one group of the suite")
-      ->check(CLI::IsMember({"detect", "delta", "codec", "e2e"}));
+  app.add_option("--only", settings.only, "one group of the suite")->check(CLI::IsMember(GroupNames()));
   app.add_flag("--quick", settings.quick, "small inputs, few rounds: whether it works, not how fast");
   app.add_option("--threads", settings.threads, "what the figures of all threads use")
       ->check(CLI::Range(1, 1024));
@@ -47,7 +48,7 @@ int Main(int argc, char** argv) {
   const auto begin = [](std::string_view group) {
     std::fprintf(stderr, "measuring %.*s\n", static_cast<int>(group.size()), group.data());
   };
-  Status status = RunCoreSuite(settings, report, begin);
+  Status status = RunSuite(suite, settings, report, begin);
   if (status) {
     std::printf("%s; all threads = %d; %llu elements\n%s%s", MachineText().c_str(), settings.threads,
                 static_cast<unsigned long long>(settings.elements),

@@ -30,6 +30,19 @@ SUITES = {
         "memory.publisher_peak",
         "memory.subscriber_peak",
     ],
+    "detect": [
+        "detect.snapshot",
+        "detect.adamw_inversion",
+        "detect.adamw_inversion_with_digest",
+        "detect.adamw_inversion_bf16_moments",
+        "detect.adamw_inversion_bf16_moments_with_digest",
+        "detect.sgd_inversion",
+        "detect.sgd_inversion_with_digest",
+        "detect.sgd_nesterov_inversion",
+        "detect.observe_step",
+        "detect.capture",
+        "detect.capture_bf16",
+    ],
 }
 
 
