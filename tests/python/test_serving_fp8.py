@@ -15,6 +15,9 @@ import numpy as np
 import pytest
 import torch
 from deltawire import Fp8
+from deltawire._model import ModelTensor
+from deltawire._part import Part
+from deltawire._serving import fp8_refusal
 from oracle import bits, served
 from safetensors.torch import load_file, save_file
 from small_models import Bag, Tied, random_step
@@ -389,6 +392,10 @@ def test_resume(url: str) -> None:
         publisher.publish()
         dw.Subscriber(url, engine).update()
         assert_exact(dict(engine.state_dict()), model, rules)
+        random_step(model, optimizer)
+        state = publisher.state_dict()  # of weights that no version has
+    with dw.Publisher(model, optimizer, url, dtype=rules_of(Fp8()), resume=state):
+        pass
     with torch.no_grad():
         model.up_proj.weight[0, 0] = 7.0  # what is served has changed: another trainer's weights
     with pytest.raises(dw.UpdateError, match="other weights would go out"):
@@ -407,7 +414,12 @@ def test_anchor_needs_the_published_weights(url: str) -> None:
         publisher.anchor()
     publisher.publish()
     publisher.anchor()
-    assert publisher.audit().different == 0
+    report = publisher.audit()
+    assert report.ok and report.compared == report.elements
+    with torch.no_grad():
+        model.down_proj.weight.mul_(-1)
+    report = publisher.audit()
+    assert report.different == 0 and report.compared < report.elements
 
 
 def test_moved_weight_is_followed_and_a_replaced_one_refused(url: str) -> None:
@@ -498,6 +510,25 @@ def test_a_rule_is_checked_where_it_is_made() -> None:
         assert caught.value.code == "invalid_argument"
     assert Fp8([64, 32]) == Fp8((64, 32)) and Fp8(scale_dtype=torch.bfloat16).scale_dtype == "BF16"
     assert Fp8(scale_dtype="float32") == Fp8()
+
+
+def test_a_part_of_a_weight_is_refused() -> None:
+    part = ModelTensor("w", torch.zeros(2, 8), True, part=Part((4, 8), (2, 0), (2, 8)))
+    assert "this process holds 16 of its elements" in fp8_refusal(part)
+    assert not fp8_refusal(ModelTensor("w", torch.zeros(2, 8), True))
+
+
+def test_weights_that_are_fp8_in_the_trainer_are_served_as_stored(url: str, tmp_path: Path) -> None:
+    codes = torch.randn(64, 64).to(torch.float8_e4m3fn)
+    model = Bag({"w": codes}, {"w_scale_inv": torch.rand(1, 1)})
+    save_file({"w": codes.clone(), "w_scale_inv": model.w_scale_inv.clone()}, tmp_path / "base.safetensors")
+    publisher = dw.Publisher(model, None, url, base=tmp_path / "base.safetensors")
+    assert publisher.version.sent == 0 and publisher.detectors["w"][1] != REASON
+    model.w.view(torch.uint8)[3, 4] ^= 1
+    publisher.publish()
+    with dw.Subscriber(url, tmp_path / "base.safetensors") as subscriber:
+        subscriber.update()
+    assert bool((bits(load_file(tmp_path / "base.safetensors")["w"]) == bits(model.w)).all())
 
 
 def test_the_first_rule_decides(url: str) -> None:
