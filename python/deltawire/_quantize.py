@@ -91,6 +91,7 @@ def _blocks(shape: tuple[int, ...], block: tuple[int, int]) -> tuple[int, int]:
 class QuantizedWeight:
     """One weight, and the codes and scales that are served of it. The weight's layout is free."""
 
+    @torch.inference_mode(False)  # what is made inside of it can't be written later outside
     def __init__(self, weight: ModelTensor, plan: ScalePlan) -> None:
         self.weight = weight
         self.plan = plan
@@ -115,6 +116,7 @@ class QuantizedWeight:
         return f"{dtype_name(self.weight.tensor.dtype)}->F8_E4M3, amax/448 a {extents}"
 
     @torch.no_grad()
+    @torch.inference_mode(False)
     def quantize(self, codes: torch.Tensor, scales: torch.Tensor) -> None:
         """Writes the present weight's codes and scales there. Temporaries of one tile."""
         live = self.weight.tensor.detach()
@@ -290,6 +292,7 @@ class QuantizedWeights:
             (name, each.cast) for each in self._weights for name in (each.weight.name, each.plan.scale_name)
         ]
 
+    @torch.inference_mode(False)
     def refresh(self, core: _core.Publisher) -> float:
         """The entries become those of the present weights. Returns the seconds that it took."""
         if not self._weights:

@@ -512,6 +512,27 @@ def test_a_rule_is_checked_where_it_is_made() -> None:
     assert Fp8(scale_dtype="float32") == Fp8()
 
 
+@pytest.mark.parametrize(("detector", "inference"), [("auto", True), ("snapshot", False)])
+def test_through_torch_operations_and_inference_mode(url: str, detector: str, inference: bool) -> None:
+    """As on an accelerator; and opened where torch makes tensors that can't be written later."""
+    model = Moe()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    rules = dict.fromkeys(FP8_NAMES, Fp8())
+    engine = engine_of(model, rules)
+    with torch.inference_mode(inference):
+        publisher = dw.Publisher(
+            model, optimizer, url, dtype=rules_of(Fp8()), detector=detector, _backend="torch"
+        )
+    subscriber = dw.Subscriber(url, engine)
+    for mode in (False, inference, False):
+        random_step(model, optimizer)
+        with torch.inference_mode(mode):
+            version = publisher.publish()
+        assert version.notes == ()
+        subscriber.update()
+        assert_exact(dict(engine.state_dict()), model, rules)
+
+
 def test_a_part_of_a_weight_is_refused() -> None:
     part = ModelTensor("w", torch.zeros(2, 8), True, part=Part((4, 8), (2, 0), (2, 8)))
     assert "this process holds 16 of its elements" in fp8_refusal(part)
