@@ -23,6 +23,7 @@ __version__ = _core.version()
 
 if TYPE_CHECKING:
     from ._change_detector import ChangeDetector, TensorChanges
+    from ._explain import Explanation, TensorDetector, explain
     from ._part import Part
     from ._publisher import Publisher
     from ._rules import AdamFamily
@@ -34,6 +35,7 @@ __all__ = [
     "DetectorUse",
     "EngineError",
     "Error",
+    "Explanation",
     "Follower",
     "Fp8",
     "Part",
@@ -42,11 +44,13 @@ __all__ = [
     "RequestError",
     "Subscriber",
     "TensorChanges",
+    "TensorDetector",
     "UpdateError",
     "Version",
     "__version__",
     "apply",
     "diff",
+    "explain",
 ]
 
 
@@ -54,9 +58,12 @@ __all__ = [
 _OF_TORCH = {
     "AdamFamily": "_rules",
     "ChangeDetector": "_change_detector",
+    "Explanation": "_explain",
     "Part": "_part",
     "Publisher": "_publisher",
     "TensorChanges": "_change_detector",
+    "TensorDetector": "_explain",
+    "explain": "_explain",
 }
 
 

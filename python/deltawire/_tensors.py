@@ -38,6 +38,11 @@ def dtype_name(dtype: torch.dtype) -> str | None:
     return _DTYPE_NAMES.get(str(dtype).removeprefix("torch."))
 
 
+def dtype_size(name: str) -> int:
+    """Bytes of an element of a dtype by safetensors' name."""
+    return next(getattr(torch, key).itemsize for key, value in _DTYPE_NAMES.items() if value == name)
+
+
 def local(tensor: torch.Tensor) -> torch.Tensor:
     """What this rank holds of a tensor that ranks share (DTensor); the tensor itself where it is plain."""
     if not hasattr(tensor, "_local_tensor"):
