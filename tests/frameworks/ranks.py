@@ -76,7 +76,15 @@ class Ranks:
 
 def _serve(pipe: Connection, rank: int, count: int, meeting: str) -> None:
     torch.set_num_threads(1)
-    os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(count))
+    # As a launcher sets it; the address is asked for and not used, the group is there.
+    os.environ.update(
+        RANK=str(rank),
+        LOCAL_RANK=str(rank),
+        WORLD_SIZE=str(count),
+        LOCAL_WORLD_SIZE=str(count),
+        MASTER_ADDR="localhost",
+        MASTER_PORT="1",
+    )
     torch.distributed.init_process_group(
         "gloo",
         init_method=f"file://{meeting}",

@@ -39,6 +39,7 @@ _COPIES: dict[str, Callable[[Any], CopySource]] = {
     "megatron.core.optimizer.distrib_optimizer.DistributedOptimizer": megatron.DistributedOptimizer,
     "megatron.core.optimizer.optimizer.Float16OptimizerWithFloat16Params": megatron.Float16Optimizer,
 }
+_ACCELERATED = "accelerate.optimizer.AcceleratedOptimizer"
 _CHAINED = "megatron.core.optimizer.optimizer.ChainedOptimizer"
 
 
@@ -73,6 +74,8 @@ class Stepping:
     """The optimizers that are in none of these sources, or in anything else that is no optimizer of torch."""
     foreign: list[torch.optim.Optimizer] = field(default_factory=list)
     """Those that are in something of which nothing is known."""
+    replaced: list[torch.optim.Optimizer] = field(default_factory=list)
+    """Those whose step() accelerate replaces at every step, by the one that it saw first."""
 
 
 def stepping_of(given: Any) -> Stepping:
@@ -98,6 +101,8 @@ def _collect(given: Any, out: Stepping, kind: list[torch.optim.Optimizer] | None
         out.sources.append(source(given))
         _collect(inner, out, None)
     elif hasattr(inner, "param_groups") and hasattr(inner, "step"):
+        if class_of(given) == _ACCELERATED and given.scaler is not None:
+            out.replaced.append(inner)
         # Around an optimizer: accelerate's and others' wrappers are torch optimizers themselves.
         _collect(inner, out, kind if isinstance(given, torch.optim.Optimizer) else out.foreign)
     elif isinstance(given, torch.optim.Optimizer):

@@ -60,6 +60,8 @@ def _with_copies(
                 choice = Choice("snapshot", f"{reason}, and {stored} is served as {served_dtype}")
         elif piece is not None and piece.refusal:
             choice = Choice("snapshot", piece.refusal)
+        elif any(held is replaced for held, _ in choice.captured for replaced in stepping.replaced):
+            choice = Choice("snapshot", "accelerate replaces its step() at every step with a GradScaler")
         elif strange and choice.method == "fence" and entry.is_parameter and entry.held.requires_grad:
             name = f"{type(strange[0]).__module__}.{type(strange[0]).__qualname__}"
             choice = Choice(
