@@ -30,6 +30,7 @@ struct AdamwRule {
   const uint8_t* v;
   const AdamwBand& band;
   Screen screen;
+  static constexpr bool kPrefetch = kBf16M && kBf16V;
   static constexpr uint32_t kBytesM = kBf16M ? 2 : 4, kBytesV = kBf16V ? 2 : 4;
 
   HWY_INLINE void PrefetchAhead(uint32_t i) const {

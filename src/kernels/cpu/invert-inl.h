@@ -32,6 +32,7 @@ constexpr uint32_t kPair = 2 * kLanes;  // elements that the screen takes at onc
 //   theta                 the weights
 //   screen                constants of the screen
 //   PrefetchAhead(i)      the cache lines of kPair elements, kElementsAhead elements from i
+//   kPrefetch             whether that pays where there is no digest
 //   OperandOf(i)          what the screen needs of kPair elements from i
 //   OperandsAt(i, a, b)   one element's operands as float32
 //   Undo(theta, a, b)     the exact estimate
@@ -252,25 +253,13 @@ HWY_NOINLINE void Settle(const Rule& rule, const uint32_t* flagged, uint32_t cou
   }
 }
 
-// Into the second-level cache: keeps memory busy while Settle and the digest run.
-constexpr uint32_t kElementsAhead = 2048;
+// Into the second-level cache, for memory to be busy while Settle and the digest run. Any distance from 1024
+// to 8192 elements did equally well.
+constexpr uint32_t kElementsAhead = 4096;
 
 HWY_INLINE void PrefetchElements(const uint8_t* p, uint64_t i, uint32_t width) {
   const uint8_t* first = p + (i + kElementsAhead) * width;
   for (uint32_t line = 0; line < kPair * width; line += 64) __builtin_prefetch(first + line, 0, 2);
-}
-
-// Appends base + (index of each set bit). Few bits are set, and the vector units are the narrow place: four
-// indices are written without a branch, more by a loop. Needs room for four more than there are bits.
-HWY_INLINE uint32_t AppendSparse(uint64_t word, uint32_t base, uint32_t* pos, uint32_t count) {
-  const auto set = static_cast<uint32_t>(__builtin_popcountll(word));
-  uint32_t* to = pos + count;
-  for (int k = 0; k < 4; ++k) {
-    to[k] = base + static_cast<uint32_t>(__builtin_ctzll(word | uint64_t{1} << 63));
-    word &= word - 1;
-  }
-  if (HWY_UNLIKELY(set > 4)) AppendBits(word, base, to, 4);
-  return count + set;
 }
 
 constexpr uint32_t kServedAtOnce = 2048;  // a row of the digest
@@ -298,7 +287,7 @@ HWY_INLINE void InvertAll(const Rule& rule, uint32_t n, uint64_t canonical, uint
   while (i + 64 <= n) {
     uint64_t word = 0;
     for (uint32_t j = 0; j < 64; j += kPair) {
-      rule.PrefetchAhead(i + j);
+      if constexpr (kDigest || Rule::kPrefetch) rule.PrefetchAhead(i + j);
       const uint8_t* at = rule.theta + uint64_t{i + j} * sizeof(float);
       const VU low = InRegister(LoadBytes(du, at));
       const VU high = InRegister(LoadBytes(du, at + kLanes * sizeof(float)));

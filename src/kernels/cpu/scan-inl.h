@@ -45,7 +45,7 @@ uint32_t CompareCast(const uint8_t* old, const uint8_t* live, uint32_t n, uint32
         const auto after = LoadServed<kCast>(live + uint64_t{i + j} * kStoredBytes);
         word |= MaskBits(d, hn::Ne(before, after)) << j;
       }
-      count = AppendFullWord(word, i, pos, count);
+      count = AppendSparse(word, i, pos, count);
     }
     for (; i < start + size; ++i) {
       if (LoadAs<T>(old + uint64_t{i} * sizeof(T)) != ServedAt<kCast>(live, i)) pos[count++] = i;

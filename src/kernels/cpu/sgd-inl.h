@@ -19,6 +19,7 @@ struct SgdRule {
   const uint8_t* y;
   const SgdBand& band;
   Screen screen;
+  static constexpr bool kPrefetch = false;
 
   HWY_INLINE void PrefetchAhead(uint32_t i) const {
     PrefetchElements(theta, i, sizeof(float));
