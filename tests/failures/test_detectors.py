@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 import math
+import os
 import random
+import statistics
+import threading
+import time
 from typing import Any
 
 import deltawire as dw
@@ -156,7 +160,9 @@ def test_non_finite_hyperparameters_never_miss(url: str, key: str, value: float)
         group[key] = value
     train_step(model, optimizer)
     version = publisher.publish()
-    assert len(version.notes) >= 6  # each of the six parameters says that it went whole
+    # Nothing was inverted: each parameter whose bits moved says that it went whole.
+    assert version.changed == version.uncertain == 0
+    assert bool(version.notes) == (version.sent > 0)
     subscriber.update()
     assert_exact(model, engine)
     # And the step after it, from weights that may be NaN.
@@ -165,3 +171,73 @@ def test_non_finite_hyperparameters_never_miss(url: str, key: str, value: float)
     publisher.publish()
     subscriber.update()
     assert_exact(model, engine)
+
+
+def open_files() -> int:
+    return len(os.listdir("/proc/self/fd"))
+
+
+def test_MEM_07_a_thousand_publishes_cost_what_the_first_did(url: str) -> None:
+    """An old publisher beside a young one of the same model: the same memory, files, bytes, and time.
+
+    Both publish every step from then on, in turn, so that whatever else the machine does meets both.
+    """
+    model = Mlp()
+    model.down.to(torch.bfloat16)  # captured; the others are inverted, a buffer fenced
+    own = type("Own", (torch.optim.AdamW,), {})  # and one that needs a snapshot
+    optimizers = [
+        torch.optim.AdamW([*model.up.parameters(), *model.down.parameters(), model.norm.bias], lr=1e-3),
+        own([model.norm.weight], lr=1e-3),
+    ]
+
+    def step() -> None:
+        for p in model.parameters():
+            p.grad = torch.randn_like(p)
+        for optimizer in optimizers:
+            optimizer.step()
+        model.seen += 1
+
+    def sync(publisher: dw.Publisher, subscriber: dw.Subscriber) -> tuple[float, int]:
+        start = time.perf_counter()
+        version = publisher.publish()
+        seconds = time.perf_counter() - start
+        subscriber.update()
+        assert version.notes == () and version.sent < version.total
+        return seconds, version.bytes
+
+    def work(publisher: dw.Publisher, subscriber: dw.Subscriber) -> list[float]:
+        return [end.metrics()["deltawire/memory_bytes"] for end in (publisher, subscriber)]
+
+    ages = 1000
+    old = dw.Publisher(model, optimizers, url), dw.Subscriber(url, engine_of(model))
+    assert {method for method, _ in old[0].detectors.values()} == {
+        "inversion",
+        "capture",
+        "snapshot",
+        "fence",
+    }
+    step()
+    sync(*old)
+    files, threads = open_files(), threading.active_count()
+    held = []
+    for _ in range(ages):
+        step()
+        sync(*old)
+        held.append(sum(work(*old)))
+    # What a receiver keeps to undo goes with the changes of one version.
+    assert max(held[-100:]) <= 1.1 * max(held[:100])
+    assert (open_files(), threading.active_count()) == (files, threads)
+
+    young = dw.Publisher(model, optimizers, url + "-young"), dw.Subscriber(url + "-young", engine_of(model))
+    costs: dict[str, list[tuple[float, int]]] = {"old": [], "young": []}
+    for _ in range(100):
+        step()
+        costs["old"].append(sync(*old))
+        costs["young"].append(sync(*young))
+    assert work(*old)[0] == work(*young)[0]
+    # The same changes, coded alike; names of versions differ in length.
+    for (_, old_bytes), (_, young_bytes) in zip(costs["old"][1:], costs["young"][1:], strict=True):
+        assert abs(old_bytes - young_bytes) <= 64
+    medians = {age: statistics.median(seconds for seconds, _ in each) for age, each in costs.items()}
+    print(medians)
+    assert medians["old"] <= 1.5 * medians["young"]  # the row's own bound
