@@ -92,7 +92,9 @@ class Storage:
 
     def __init__(self, storage: torch.UntypedStorage) -> None:
         self._device = storage.device
-        self._bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
+        # An inference tensor could not be written later, outside of inference mode.
+        with torch.inference_mode(False):
+            self._bytes = torch.empty(0, dtype=torch.uint8, device=storage.device).set_(storage)
         self._views: dict[int, torch.Tensor] = {}
         self._left: tuple[torch.Tensor, torch.Tensor] | None = None
 
@@ -102,7 +104,8 @@ class Storage:
         return 0
 
     def allocate(self, size_bytes: int) -> Storage:
-        return Storage(torch.zeros(size_bytes, dtype=torch.uint8, device=self._device).untyped_storage())
+        with torch.inference_mode(False):
+            return Storage(torch.zeros(size_bytes, dtype=torch.uint8, device=self._device).untyped_storage())
 
     def elements(self, width: int) -> torch.Tensor:
         """All whole elements of that width, as integers."""

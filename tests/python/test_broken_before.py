@@ -110,3 +110,21 @@ def test_a_patch_is_never_written_over_its_inputs(tmp_path: Path) -> None:
     with pytest.raises(dw.Error, match="written over"):
         dw.diff(tmp_path / "a.safetensors", tmp_path / "b.safetensors", tmp_path / "b.safetensors")
     assert (tmp_path / "b.safetensors").read_bytes() == kept
+
+
+@pytest.mark.parametrize("detector", ["auto", "capture", "snapshot"])
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+def test_opened_inside_inference_mode(tmp_path: Path, backend: str, detector: str) -> None:
+    model = linear()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    with torch.inference_mode():
+        publisher = dw.Publisher(model, optimizer, tmp_path / "run", detector=detector, _backend=backend)
+    engine = engine_of(model)
+    subscriber = dw.Subscriber(tmp_path / "run", engine)
+    for _ in range(3):
+        random_step(model, optimizer)
+        version = publisher.publish()
+        assert not version.notes
+        subscriber.update()
+        assert_exact(model, engine)
+    publisher.close()
