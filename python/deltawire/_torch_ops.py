@@ -111,7 +111,8 @@ class Storage:
         """All whole elements of that width, as integers."""
         if width not in self._views:
             whole = self._bytes.numel() // width * width
-            self._views[width] = self._bytes[:whole].view(_INTEGERS[width])
+            with torch.inference_mode(False):  # nor could a view that was made inside of it
+                self._views[width] = self._bytes[:whole].view(_INTEGERS[width])
         return self._views[width]
 
     def _run(self, offset: int, width: int, n: int) -> torch.Tensor:
