@@ -88,6 +88,7 @@ class Watch:
         }
         self._stepped: dict[int, list[int]] = {}  # id(optimizer) -> what it may write
         self._stepping: _Stepping | None = None
+        self._in_pieces = {id(optimizer) for optimizer in stepping.in_pieces}
         self._hooks: list[OptimizerHooks] = []
         self._ends: list[Callable[[], None]] = []
         for optimizer in stepping.optimizers:
@@ -117,7 +118,13 @@ class Watch:
             if (watch := ref()) is not None:
                 watch.before_copy(pieces)
 
-        self._ends += [hook.remove for source in stepping.sources for hook in source.attach(before_copy)]
+        def after_step() -> None:
+            if (watch := ref()) is not None:
+                watch.after_step_in_pieces()
+
+        self._ends += [
+            hook.remove for source in stepping.sources for hook in source.attach(before_copy, after_step)
+        ]
 
     def close(self) -> None:
         """May be repeated."""
@@ -167,10 +174,17 @@ class Watch:
             steps = self._inversion.after_step(optimizer, between)
             # State may be replaced at any step, and its address used again.
             views = Views(torch_ops=self._torch_ops)
-            self._core.after_step([step.for_core(views) for step in steps])
+            if steps or id(optimizer) not in self._in_pieces:
+                self._core.after_step([step.for_core(views) for step in steps])
             if self._audit is not None:
                 self._audit.after_step(optimizer, steps)
             self.keep_order()
+
+    def after_step_in_pieces(self) -> None:
+        """What several steps of an optimizer have made up was one step."""
+        with self._calls.lock:
+            if not self._calls.closed:
+                self._core.after_step([])
 
     def begin_capture(self, indices: list[int]) -> None:
         with self._calls.lock:

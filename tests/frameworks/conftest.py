@@ -40,6 +40,14 @@ class _Group:
 
 
 @pytest.fixture(scope="session")
+def _one() -> Iterator[_Group]:
+    group = _Group(1)
+    yield group
+    if group.ranks is not None:
+        group.ranks.close()
+
+
+@pytest.fixture(scope="session")
 def _two() -> Iterator[_Group]:
     group = _Group(2)
     yield group
@@ -53,6 +61,11 @@ def _four() -> Iterator[_Group]:
     yield group
     if group.ranks is not None:
         group.ranks.close()
+
+
+@pytest.fixture
+def one(_one: _Group) -> Ranks:
+    return _one.get()
 
 
 @pytest.fixture

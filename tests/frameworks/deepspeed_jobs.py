@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 from torch_jobs import Net, loss_of
-from whole import Report, watch
+from whole import Report, publish_and_follow, watch
 
 # Where ./dev test --frameworks puts what is too large for everybody.
 FOLDER = Path(__file__).parents[2] / "build" / "frameworks"
@@ -31,8 +31,11 @@ def _deepspeed() -> Any:
     return deepspeed
 
 
-def train(stage: int, config: dict[str, Any], detector: str = "auto") -> Report:
-    """BF16 by default; clipping and gradient accumulation on."""
+def train(stage: int, config: dict[str, Any], url: str | None = None) -> Report | None:
+    """BF16 by default; clipping and gradient accumulation on.
+
+    url: of a run to publish and follow, on the only rank.
+    """
     deepspeed = _deepspeed()
     model = Net()
     trained = [p for p in model.parameters() if p.requires_grad]
@@ -67,6 +70,9 @@ def train(stage: int, config: dict[str, Any], detector: str = "auto") -> Report:
                 for name, p in engine.module.state_dict(keep_vars=True).items()
             }
 
-    report = watch(engine, optimizer, step, gather, detector=detector)
+    if url is not None:
+        report = publish_and_follow(engine, optimizer, step, gather, url)
+    else:
+        report = watch(engine, optimizer, step, gather)
     engine.destroy()
     return report

@@ -15,7 +15,7 @@ from unittest import mock
 import torch
 from torch.overrides import TorchFunctionMode
 from torch_jobs import loss_of
-from whole import Report, watch
+from whole import Report, publish_and_follow, watch
 
 
 class _CpuAsCuda(TorchFunctionMode):
@@ -45,8 +45,11 @@ def _megatron() -> Iterator[None]:
             parallel_state.destroy_model_parallel()
 
 
-def train(distributed: bool, bucket_size: int | None = None, detector: str = "auto") -> Report:
-    """A BF16 model with an FP32 norm. distributed: the optimizer's state is cut over the ranks."""
+def train(distributed: bool, bucket_size: int | None = None, url: str | None = None) -> Report | None:
+    """A BF16 model with an FP32 norm. distributed: the optimizer's state is cut over the ranks.
+
+    url: of a run to publish and follow, on the only rank.
+    """
     with _megatron():
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
         from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
@@ -94,6 +97,9 @@ def train(distributed: bool, bucket_size: int | None = None, detector: str = "au
             done, _, _ = optimizer.step()
             assert done
 
-        return watch(
-            model, optimizer, step, lambda: model.module.state_dict(keep_vars=True), detector=detector
-        )
+        def gather() -> dict[str, torch.Tensor]:
+            return model.module.state_dict(keep_vars=True)
+
+        if url is not None:
+            return publish_and_follow(model, optimizer, step, gather, url)
+        return watch(model, optimizer, step, gather)

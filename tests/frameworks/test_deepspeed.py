@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import deepspeed_jobs as jobs
@@ -56,3 +57,9 @@ def test_an_optimizer_of_deepspeed_that_is_not_known_gets_snapshots(two: Ranks) 
     reports = two.run(jobs.train, 0, {})
     check(reports, dict.fromkeys(TRAINED, "snapshot"))
     assert "not the model's" in reports[0].detectors["up.weight"][1]
+
+
+@pytest.mark.parametrize("stage", [1, 2, 3])
+def test_a_publisher_on_the_only_rank(one: Ranks, tmp_path: Path, stage: int) -> None:
+    zero = {"sub_group_size": 600} if stage == 3 else {}
+    one.run(jobs.train, stage, {"zero_optimization": zero}, str(tmp_path / "run"))

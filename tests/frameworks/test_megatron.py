@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import megatron_jobs as jobs
 import pytest
 from ranks import Ranks
@@ -20,3 +22,8 @@ def test_distributed_optimizer(two: Ranks, bucket_size: int | None) -> None:
 
 def test_replicated_main_parameters(two: Ranks) -> None:
     check(two.run(jobs.train, False), METHODS)
+
+
+@pytest.mark.parametrize("distributed", [False, True])
+def test_a_publisher_on_the_only_rank(one: Ranks, tmp_path: Path, distributed: bool) -> None:
+    one.run(jobs.train, distributed, None, str(tmp_path / "run"))

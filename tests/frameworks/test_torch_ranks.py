@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -41,6 +42,35 @@ def test_FSDP2_with_uneven_and_empty_shards(four: Ranks) -> None:
         (0, 129),
     ]
     assert reports[2].parts["up.weight"].start == (66, 0)
+
+
+def test_FSDP2_over_tensor_parallelism(four: Ranks) -> None:
+    reports = four.run(jobs.fsdp2_on_two_axes, True)
+    check(reports, dict.fromkeys(jobs.Pair().state_dict(), "inversion"))
+    # Tensor parallelism cuts first: the rows of ranks 0 and 2 are neighbours.
+    assert [report.parts["up.weight"].start for report in reports] == [(0, 0), (65, 0), (33, 0), (98, 0)]
+    assert [report.parts["down.weight"].start for report in reports] == [(0, 0), (0, 65), (3, 0), (3, 65)]
+
+
+def test_FSDP2_with_replicas(four: Ranks) -> None:
+    reports = four.run(jobs.fsdp2_on_two_axes, False)
+    check(reports, dict.fromkeys(jobs.Pair().state_dict(), "inversion"))
+    assert [report.parts["up.weight"].start for report in reports] == [(0, 0), (65, 0), (0, 0), (65, 0)]
+
+
+def test_edits_of_shards_are_noticed(two: Ranks) -> None:
+    for noted in two.run(jobs.edited_shards):
+        assert noted == [[], ["down.weight"], ["up.bias"]]
+
+
+def test_two_detectors_on_one_optimizer(two: Ranks) -> None:
+    for lasting, passing in two.run(jobs.two_detectors):
+        assert lasting[0] == passing[0] > 0
+        assert lasting[1] > 0
+
+
+def test_a_publisher_on_the_only_rank(one: Ranks, tmp_path: Path) -> None:
+    one.run(jobs.publish, str(tmp_path / "run"))
 
 
 def test_a_publisher_refuses_shards(two: Ranks) -> None:

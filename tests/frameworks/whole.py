@@ -71,6 +71,49 @@ def watch(
         return Report(detector.parts, detector.detectors, rounds)
 
 
+def publish_and_follow(
+    model: Any,
+    optimizer: Any,
+    step: Callable[[], None],
+    gather: Callable[[], Mapping[str, torch.Tensor]],
+    url: str,
+) -> None:
+    """A publisher on the only rank, and an engine that follows it, compared bit by bit."""
+    with dw.Publisher(model, optimizer, url) as publisher:
+        engine = _engine(gather())
+        subscriber = dw.Subscriber(url, engine)
+        for turn in range(3):
+            if turn:
+                step()
+                version = publisher.publish()
+                assert 0 < version.changed < version.total
+                assert version.steps == 1
+                assert not version.notes
+            subscriber.update()
+            wanted = served_bits(gather())
+            held = served_bits(engine.state_dict())
+            assert held.keys() == wanted.keys()
+            for name, bits in held.items():
+                assert np.array_equal(bits, wanted[name]), name
+        subscriber.close()
+
+
+def _engine(tensors: Mapping[str, torch.Tensor]) -> torch.nn.Module:
+    """Modules with buffers of these names, in the served dtypes, of other values."""
+    root = torch.nn.Module()
+    for name, tensor in tensors.items():
+        *path, last = name.split(".")
+        module = root
+        for key in path:
+            if not hasattr(module, key):
+                module.add_module(key, torch.nn.Module())
+            module = getattr(module, key)
+        as_bf16 = tensor.dtype == torch.float32 and isinstance(tensor, torch.nn.Parameter)
+        dtype = torch.bfloat16 if as_bf16 else tensor.dtype
+        module.register_buffer(last, torch.zeros(tensor.shape, dtype=dtype))
+    return root
+
+
 def check(reports: list[Report], methods: Mapping[str, str]) -> None:
     """methods: how tensors had to be watched on ranks that hold any of them; those not named, by fence."""
     shapes = {name: part.shape for name, part in reports[0].parts.items()}

@@ -74,6 +74,8 @@ class Stepping:
     """The optimizers that are in none of these sources, or in anything else that is no optimizer of torch."""
     foreign: list[torch.optim.Optimizer] = field(default_factory=list)
     """Those that are in something of which nothing is known."""
+    in_pieces: list[torch.optim.Optimizer] = field(default_factory=list)
+    """Those that are stepped several times for one step of the source around them."""
     replaced: list[torch.optim.Optimizer] = field(default_factory=list)
     """Those whose step() accelerate replaces at every step, by the one that it saw first."""
 
@@ -99,6 +101,8 @@ def _collect(given: Any, out: Stepping, kind: list[torch.optim.Optimizer] | None
     inner = getattr(given, "optimizer", None)
     if (source := _COPIES.get(class_of(given))) is not None:
         out.sources.append(source(given))
+        if out.sources[-1].steps_in_pieces:
+            out.in_pieces.append(inner)
         _collect(inner, out, None)
     elif hasattr(inner, "param_groups") and hasattr(inner, "step"):
         if class_of(given) == _ACCELERATED and given.scaler is not None:

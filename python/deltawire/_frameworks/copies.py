@@ -41,8 +41,15 @@ class CopySource(Protocol):
     def reason(self) -> str:
         """Why its pieces with a master are watched by copy-back."""
 
-    def attach(self, before_copy: BeforeCopy) -> list[MethodHook]:
-        """Calls it with the pieces that are about to be copied: after they were stepped, before the cast."""
+    @property
+    def steps_in_pieces(self) -> bool:
+        """Whether one step of it is several of the optimizer inside."""
+
+    def attach(self, before_copy: BeforeCopy, after_step: Callable[[], None]) -> list[MethodHook]:
+        """before_copy: called with the pieces that are about to be copied, after they were stepped.
+
+        after_step: called after each step that copied, if it steps in pieces.
+        """
 
 
 def elements_of(

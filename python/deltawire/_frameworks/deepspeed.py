@@ -5,7 +5,7 @@ Known by the attributes of its classes; the package is never imported.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -44,6 +44,7 @@ def partition(parameter: Any, elements: int) -> torch.Tensor:
 
 class Zero3:
     reason = "DeepSpeed ZeRO-3 casts FP32 partitions into it"
+    steps_in_pieces = True
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -75,15 +76,19 @@ class Zero3:
     def pieces(self) -> Sequence[Piece]:
         return [piece for group in self._groups for piece in group]
 
-    def attach(self, before_copy: BeforeCopy) -> list[MethodHook]:
+    def attach(self, before_copy: BeforeCopy, after_step: Callable[[], None]) -> list[MethodHook]:
         def before(sub_group_id: int) -> None:
             before_copy(self._groups[sub_group_id])
 
-        return [MethodHook(self._optimizer, "_reassign_or_swap_out_partitioned_parameters", before=before)]
+        return [
+            MethodHook(self._optimizer, "_reassign_or_swap_out_partitioned_parameters", before=before),
+            _after_steps(self._optimizer, after_step),
+        ]
 
 
 class Zero12:
     reason = "DeepSpeed ZeRO casts an FP32 partition into it"
+    steps_in_pieces = True
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -99,16 +104,20 @@ class Zero12:
     def pieces(self) -> Sequence[Piece]:
         return [piece for group in self._groups for piece in group]
 
-    def attach(self, before_copy: BeforeCopy) -> list[MethodHook]:
+    def attach(self, before_copy: BeforeCopy, after_step: Callable[[], None]) -> list[MethodHook]:
         # step() casts a group right after this.
         def after(group_no: int) -> None:
             before_copy(self._groups[group_no])
 
-        return [MethodHook(self._optimizer, "_optimizer_step", after=after)]
+        return [
+            MethodHook(self._optimizer, "_optimizer_step", after=after),
+            _after_steps(self._optimizer, after_step),
+        ]
 
 
 class Bf16:
     reason = "DeepSpeed's BF16 optimizer casts an FP32 partition into it"
+    steps_in_pieces = False
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -125,8 +134,16 @@ class Bf16:
     def pieces(self) -> Sequence[Piece]:
         return self._pieces
 
-    def attach(self, before_copy: BeforeCopy) -> list[MethodHook]:
+    def attach(self, before_copy: BeforeCopy, after_step: Callable[[], None]) -> list[MethodHook]:
         return [MethodHook(self._optimizer, "update_lp_params", before=lambda: before_copy(self._pieces))]
+
+
+def _after_steps(optimizer: Any, after_step: Callable[[], None]) -> MethodHook:
+    def after(*_: Any, **__: Any) -> None:
+        if not optimizer.overflow:  # else it has left everything as it was
+            after_step()
+
+    return MethodHook(optimizer, "step", after=after)
 
 
 def _pieces_in(

@@ -21,6 +21,7 @@ class DistributedOptimizer:
     """Each data-parallel rank steps its range of the parameter buffers."""
 
     reason = "Megatron's distributed optimizer copies FP32 main parameters to it"
+    steps_in_pieces = False
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -49,7 +50,7 @@ class DistributedOptimizer:
     def pieces(self) -> Sequence[Piece]:
         return self._pieces
 
-    def attach(self, before_copy: BeforeCopy) -> list[MethodHook]:
+    def attach(self, before_copy: BeforeCopy, after_step: Callable[[], None]) -> list[MethodHook]:
         return _before_copies(self._optimizer, self._pieces, before_copy)
 
 
@@ -57,6 +58,7 @@ class Float16Optimizer:
     """Every rank steps all main parameters of its model."""
 
     reason = "Megatron's mixed-precision optimizer copies FP32 main parameters to it"
+    steps_in_pieces = False
 
     def __init__(self, optimizer: Any) -> None:
         self._optimizer = optimizer
@@ -74,7 +76,7 @@ class Float16Optimizer:
     def pieces(self) -> Sequence[Piece]:
         return self._pieces
 
-    def attach(self, before_copy: BeforeCopy) -> list[MethodHook]:
+    def attach(self, before_copy: BeforeCopy, after_step: Callable[[], None]) -> list[MethodHook]:
         return _before_copies(self._optimizer, self._pieces, before_copy)
 
 
