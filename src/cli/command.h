@@ -33,6 +33,7 @@ void AddDoctor(CLI::App& app, Session& session);
 void AddFollow(CLI::App& app, Session& session);
 void AddInspect(CLI::App& app, Session& session);
 void AddLog(CLI::App& app, Session& session);
+void AddStress(CLI::App& app, Session& session);
 void AddVerify(CLI::App& app, Session& session);
 
 }  // namespace deltawire::cli

@@ -80,13 +80,15 @@ int Run(int argc, char** argv) {
   AddFollow(app, session);
   AddDoctor(app, session);
   AddBench(app, session);
+  AddStress(app, session);
 
   std::vector<std::string> arguments(argv + std::min(argc, 1), argv + argc);
   SplitTrailing(arguments, session);
-  // Also for errors that parsing ends with before it comes to the flag. bench's --json names a file.
+  // Also for errors that parsing ends with before it comes to the flag. bench's and stress's --json name a
+  // file.
   const std::string command = arguments.empty() ? "" : arguments[0];
-  session.out.json =
-      std::find(arguments.begin(), arguments.end(), "--json") != arguments.end() && command != "bench";
+  session.out.json = std::find(arguments.begin(), arguments.end(), "--json") != arguments.end() &&
+                     command != "bench" && command != "stress";
   try {
     std::reverse(arguments.begin(), arguments.end());  // as CLI11 wants them
     app.parse(std::move(arguments));
