@@ -100,7 +100,8 @@ class OptimizerHooks:
         """Last before the update and first after it: other hooks may edit weights too (EMA swaps)."""
         for which, last in ((0, True), (1, False)):
             hooks = self._hooks(which)
-            if self._handles and self._handles[which].id in hooks:
+            # Only if need be: torch may be going through the hooks right now, and publishers share the place.
+            if self._handles and self._handles[which].id in hooks and not self._is_outermost(which, last):
                 hooks.move_to_end(self._handles[which].id, last=last)
 
     def _hooks(self, which: int) -> Any:
@@ -138,9 +139,10 @@ class _Before:
 
     used: Used | str
     """Or why its step can't be undone."""
-    gradient: torch.Tensor | None
-    gradient_version: int
-    weights_version: int
+    # Where the optimizer does not count its steps:
+    gradient: torch.Tensor | None = None
+    gradient_version: int = 0
+    weights_version: int = 0
 
 
 class Inversion:
@@ -199,13 +201,12 @@ class Inversion:
         for i in self.tensors_of(optimizer):
             parameter = self._parameter(i)
             used = settings.get(id(parameter), "it was in no parameter group before the step")
-            gradient = parameter.grad
-            self._before[i] = _Before(
-                between or used,
-                gradient,
-                _version(gradient) if gradient is not None else 0,
-                _version(parameter),
-            )
+            before = _Before(between or used)
+            if i in self._counted:
+                before.gradient = parameter.grad
+                before.gradient_version = _version(parameter.grad) if parameter.grad is not None else 0
+                before.weights_version = _version(parameter)
+            self._before[i] = before
 
     def forget(self) -> None:
         """Lets go of gradients that a step which never ended has left."""

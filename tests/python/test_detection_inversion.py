@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -168,6 +169,32 @@ def test_sgd_needs_the_gradient_that_the_step_read(url: str) -> None:
         handle.remove()
         train_step(model, optimizer)
         loop.publish()
+
+
+@pytest.mark.parametrize("edit", ["edited", "exchanged"])
+def test_sgd_whose_step_itself_spoils_the_gradient(
+    url: str, edit: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As foreach Nesterov steps do; by whatever version of torch."""
+    model = Mlp()
+    optimizer = SGD(model.parameters(), lr=1e-3, momentum=0.9, nesterov=True)
+    loop = Loop(model, optimizer, url)
+    module = sys.modules["torch.optim.sgd"]
+    whole = module.sgd
+
+    def spoiling(params: list[torch.Tensor], grads: list[torch.Tensor], *rest: Any, **options: Any) -> None:
+        whole(params, grads, *rest, **options)
+        for p in params:
+            assert p.grad is not None
+            if edit == "edited":
+                p.grad.mul_(1.5)
+            else:
+                p.grad = torch.ones_like(p)
+
+    monkeypatch.setattr(module, "sgd", spoiling)
+    train_step(model, optimizer)
+    notes = loop.publish(quiet=False).notes
+    assert notes and all("the step read is not held any more" in note for note in notes)
 
 
 def test_sgd_that_overwrites_gradients_is_not_inverted(url: str) -> None:
