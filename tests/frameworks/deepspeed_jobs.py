@@ -49,7 +49,12 @@ def train(stage: int, config: dict[str, Any], url: str | None = None) -> Report 
             "bf16": {"enabled": True},
             "zero_force_ds_cpu_optimizer": False,
             **config,
-            "zero_optimization": {"stage": stage, **config.get("zero_optimization", {})},
+            "zero_optimization": {
+                "stage": stage,
+                # Else these small parameters are whole on every rank all the time, beside their partitions.
+                "stage3_param_persistence_threshold": 0,
+                **config.get("zero_optimization", {}),
+            },
         },
     )
 
@@ -70,9 +75,13 @@ def train(stage: int, config: dict[str, Any], url: str | None = None) -> Report 
                 for name, p in engine.module.state_dict(keep_vars=True).items()
             }
 
+    def edit() -> None:
+        weight = engine.module.up.weight
+        (weight.ds_tensor if stage == 3 else weight).data.mul_(1.5)
+
     if url is not None:
         report = publish_and_follow(engine, optimizer, step, gather, url)
     else:
-        report = watch(engine, optimizer, step, gather)
+        report = watch(engine, optimizer, step, gather, edit)
     engine.destroy()
     return report

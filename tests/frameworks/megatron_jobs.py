@@ -102,4 +102,8 @@ def train(distributed: bool, bucket_size: int | None = None, url: str | None = N
 
         if url is not None:
             return publish_and_follow(model, optimizer, step, gather, url)
-        return watch(model, optimizer, step, gather)
+
+        def edit() -> None:
+            model.module.up.weight.data.mul_(1.5)
+
+        return watch(model, optimizer, step, gather, edit)
