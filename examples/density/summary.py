@@ -30,6 +30,8 @@ class Row:
     """All bytes of the new files, by truly changed element."""
     reward_first_quarter: float
     reward_last_quarter: float
+    steps_without_gradient: int
+    """Of steps and warmup together: all samples of each task earned the same, so only momentum moved."""
     steps: int
     warmup: int
     seed: int
@@ -71,6 +73,7 @@ def rows_of(records: Iterable[dict]) -> list[Row]:
                     bytes_a_change=sum(version["bytes"] for version in versions) / max(1, changed),
                     reward_first_quarter=record["reward_first_quarter"],
                     reward_last_quarter=record["reward_last_quarter"],
+                    steps_without_gradient=record["still_steps"],
                     steps=record["steps"],
                     warmup=record["warmup"],
                     seed=record["seed"],

@@ -226,6 +226,7 @@ def test_summary_of_a_record(tmp_path):
         "elements": 1000,
         "reward_first_quarter": 0.25,
         "reward_last_quarter": 0.5,
+        "still_steps": 0,
         "intervals": [{"every": 4, "versions": [version, other], "replay_differences": 0}],
     }
     (row,) = rows_of([record])
