@@ -68,6 +68,21 @@ def test_variants_of_the_step(url: str, name: str, mode: str) -> None:
     assert changed > 0
 
 
+@pytest.mark.parametrize("mode", MODES)
+def test_amsgrad_divides_by_the_largest_second_moment(url: str, mode: str) -> None:
+    """Gradients that become small: the second moment follows, its maximum does not."""
+    model = Mlp()
+    optimizer = Adam(model.parameters(), lr=1e-3, betas=(0.9, 0.5), amsgrad=True, **MODES[mode])
+    loop = Loop(model, optimizer, url)
+    for step in range(5):
+        for p in model.parameters():
+            p.grad = torch.randn_like(p) * 0.1**step
+        optimizer.step()
+        loop.publish()
+    state = optimizer.state[model.up.weight]
+    assert bool((state["max_exp_avg_sq"] > 2 * state["exp_avg_sq"]).all())
+
+
 @pytest.mark.parametrize("kind", [Adam, AdamW])
 @pytest.mark.parametrize("amsgrad", [False, True])
 def test_differentiable_and_capturable_arithmetic(url: str, kind: Make, amsgrad: bool) -> None:
