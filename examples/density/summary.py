@@ -147,16 +147,19 @@ def draw(records: Iterable[dict], path: Path) -> bool:
     colours = [plt.get_cmap("viridis")(0.9 * i / max(1, len(rates) - 1)) for i in range(len(rates))]
     figure, (left, right) = plt.subplots(1, 2, figsize=(10, 4))
     for rate, colour in zip(rates, colours, strict=True):
-        at = [[r for r in rows if (r.learning_rate, r.every) == (rate, k)] for k in intervals]
-        means = [100 * sum(r.true_mean for r in found) / max(1, len(found)) for found in at]
-        low = [100 * min((r.true_mean for r in found), default=0.0) for found in at]
-        high = [100 * max((r.true_mean for r in found), default=0.0) for found in at]
-        left.fill_between(intervals, low, high, color=colour, alpha=0.2, lw=0)
-        left.plot(intervals, means, "o-", ms=4, color=colour, label=f"lr {rate:g}")
-        mine = [r for r in rows if r.learning_rate == rate]
+        mine = [row for row in rows if row.learning_rate == rate]
+        for workload in sorted({row.workload for row in mine}):
+            line = [row for row in mine if row.workload == workload]
+            left.plot(
+                [row.every for row in line],
+                [100 * row.true_mean for row in line],
+                "--" if workload == "moe" else "-",
+                lw=1,
+                color=colour,
+            )
         right.plot(
-            [100 * r.true_mean for r in mine],
-            [r.bytes_a_change for r in mine],
+            [100 * row.true_mean for row in mine],
+            [row.bytes_a_change for row in mine],
             "o",
             ms=4,
             color=colour,
@@ -166,14 +169,14 @@ def draw(records: Iterable[dict], path: Path) -> bool:
         xscale="log",
         yscale="log",
         xlabel="steps between two versions (K)",
-        ylabel="changed between versions, % (band: workloads)",
+        ylabel="changed between versions, % (dashed: moe)",
     )
     left.set_xticks(intervals, [str(k) for k in intervals])
     left.minorticks_off()
     right.set(xscale="log", xlabel="changed between versions, %", ylabel="bytes a changed element")
+    right.legend(fontsize=8, frameon=False)
     for axes in (left, right):
         axes.grid(alpha=0.3)
-        axes.legend(fontsize=8, frameon=False)
     figure.tight_layout()
     matplotlib.rcParams["svg.hashsalt"] = "deltawire"
     figure.savefig(path, metadata={"Date": None})
