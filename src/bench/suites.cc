@@ -18,7 +18,7 @@ struct Suite {
 };
 
 const std::vector<Suite>& Suites() {
-  static const std::vector<Suite> kSuites = {
+  static const std::vector<Suite> suites = {
       {"core",
        {{"detect", AddDetectFigures},
         {"delta", AddDeltaFigures},
@@ -30,7 +30,7 @@ const std::vector<Suite>& Suites() {
         {"capture", AddCaptureFigures},
         {"memory", AddDetectMemoryFigures}}},
   };
-  return kSuites;
+  return suites;
 }
 
 }  // namespace
