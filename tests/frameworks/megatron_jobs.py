@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 from unittest import mock
 
+import deltawire as dw
 import torch
 from torch.overrides import TorchFunctionMode
 from torch_jobs import loss_of
@@ -45,10 +46,13 @@ def _megatron() -> Iterator[None]:
             parallel_state.destroy_model_parallel()
 
 
-def train(distributed: bool, bucket_size: int | None = None, url: str | None = None) -> Report | None:
+def train(
+    distributed: bool, bucket_size: int | None = None, url: str | None = None, masters: bool = True
+) -> Report | None:
     """A BF16 model with an FP32 norm. distributed: the optimizer's state is cut over the ranks.
 
-    url: of a run to publish and follow, on the only rank.
+    url: of a run to publish and follow, on the only rank. Without masters nothing is trained: these lists are
+    as they are around TransformerEngine's precision-aware optimizer, which needs a GPU.
     """
     with _megatron():
         from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
@@ -88,6 +92,12 @@ def train(distributed: bool, bucket_size: int | None = None, url: str | None = N
             [model],
             use_gloo_process_groups=False,
         )
+
+        if not masters:
+            for group in optimizer.chained_optimizers[0].shard_fp32_from_float16_groups:
+                group[:] = [None] * len(group)
+            with dw.ChangeDetector(model, optimizer) as detector:
+                return Report(detector.parts, detector.detectors, [])
 
         def step() -> None:
             model.zero_grad_buffer()

@@ -11,14 +11,12 @@ import time
 import traceback
 from collections.abc import Callable
 from datetime import timedelta
-from multiprocessing.connection import Connection
-from pathlib import Path
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import torch
 
 WAIT_SECONDS = 100  # for a loaded machine; a scenario takes seconds
-_HERE = Path(__file__).parent
 
 
 class Ranks:
@@ -49,23 +47,27 @@ class Ranks:
         for pipe in self._pipes:
             pipe.send((function, args))
         until = time.monotonic() + WAIT_SECONDS
-        answers = []
-        for rank, pipe in enumerate(self._pipes):
-            # The others may wait in a collective for the one that failed.
-            left = until - time.monotonic() if not self.failed else 2
-            if not pipe.poll(max(left, 0)):
-                self.failed = True
-                answers.append((False, f"rank {rank} did not answer"))
-                continue
-            try:
-                answers.append(pipe.recv())
-            except EOFError:
-                answers.append((False, f"rank {rank} died: {self._processes[rank].exitcode}"))
-            self.failed |= not answers[-1][0]
-        if self.failed:
+        answers: dict[int, tuple[bool, Any]] = {}
+        while len(answers) < len(self._pipes):
+            waiting = {id(pipe): rank for rank, pipe in enumerate(self._pipes) if rank not in answers}
+            ready = wait([self._pipes[rank] for rank in waiting.values()], max(until - time.monotonic(), 0))
+            if not ready:
+                answers |= {rank: (False, f"rank {rank} did not answer") for rank in waiting.values()}
+            for pipe in ready:
+                rank = waiting[id(pipe)]
+                try:
+                    answers[rank] = pipe.recv()
+                except EOFError:
+                    answers[rank] = (False, f"rank {rank} died: {self._processes[rank].exitcode}")
+                if not answers[rank][0]:
+                    # The others may wait for it in a collective.
+                    until = min(until, time.monotonic() + 2)
+        failures = [answers[rank][1] for rank in sorted(answers) if not answers[rank][0]]
+        if failures:
+            self.failed = True
             self.close()
-            raise AssertionError("\n".join(text for good, text in answers if not good))
-        return [result for _, result in answers]
+            raise AssertionError("\n".join(failures))
+        return [answers[rank][1] for rank in sorted(answers)]
 
     def close(self) -> None:
         for process in self._processes:

@@ -24,6 +24,13 @@ def test_replicated_main_parameters(two: Ranks) -> None:
     check(two.run(jobs.train, False), METHODS)
 
 
+def test_without_main_parameters_weights_are_snapshot(one: Ranks) -> None:
+    detectors = one.run(jobs.train, True, None, None, False)[0].detectors
+    assert {detectors[name][0] for name in HALVES} == {"snapshot"}
+    assert "precision-aware" in detectors["up.weight"][1]
+    assert detectors["norm.weight"][0] == "inversion"
+
+
 @pytest.mark.parametrize("distributed", [False, True])
 def test_a_publisher_on_the_only_rank(one: Ranks, tmp_path: Path, distributed: bool) -> None:
     one.run(jobs.train, distributed, None, str(tmp_path / "run"))

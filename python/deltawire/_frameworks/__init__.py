@@ -98,7 +98,7 @@ def _collect(given: Any, out: Stepping, kind: list[torch.optim.Optimizer] | None
     if class_of(given) == _CHAINED:
         _collect(given.chained_optimizers, out, kind)
         return
-    inner = getattr(given, "optimizer", None)
+    inner: Any = getattr(given, "optimizer", None)
     if (source := _COPIES.get(class_of(given))) is not None:
         out.sources.append(source(given))
         if out.sources[-1].steps_in_pieces:
