@@ -137,10 +137,12 @@ def test_values_of_each_group(url: str) -> None:
         loop.publish()
 
 
-def test_sgd_step_counts_are_per_parameter(url: str) -> None:
-    """SGD has no counters: what stepped is known by its gradient."""
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("momentum", [0.0, 0.9])
+def test_sgd_steps_are_those_of_parameters_with_gradients(url: str, mode: str, momentum: float) -> None:
+    """SGD has no counters, and fused kernels don't even move a version."""
     model = Mlp()
-    optimizer = SGD(model.parameters(), lr=1e-3, momentum=0.9)
+    optimizer = SGD(model.parameters(), lr=1e-2, momentum=momentum, **MODES[mode])
     loop = Loop(model, optimizer, url)
     for skip in ((), ("up.weight",), ("norm.weight", "down.bias"), ()):
         random_step(model, optimizer, skip=skip)
