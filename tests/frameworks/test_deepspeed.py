@@ -27,6 +27,14 @@ def test_zero_3_in_small_groups_with_parameters_that_stay_whole(two: Ranks) -> N
     check(two.run(jobs.train, 3, {"zero_optimization": zero}), COPIED)
 
 
+def test_zero_1_on_four_ranks(four: Ranks) -> None:
+    reports = four.run(jobs.train, 1, {})
+    check(reports, COPIED)
+    held = [report.parts["up.weight"] for report in reports]
+    # Its middle and its end are other ranks' than its start.
+    assert [part.start[0] > 0 and part.elements > 0 for part in held] == [False, True, True, True]
+
+
 def test_zero_3_on_four_ranks(four: Ranks) -> None:
     reports = four.run(jobs.train, 3, {})
     check(reports, COPIED)
