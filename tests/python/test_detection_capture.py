@@ -234,6 +234,8 @@ def test_asked_for_where_it_cannot_be(url: str) -> None:
     optimizer = torch.optim.LBFGS(model.parameters())
     with pytest.raises(dw.Error, match=r"can't use capture: .*LBFGS is not on the list.*watched by snapshot"):
         dw.Publisher(model, optimizer, url, detector="capture")
+    with pytest.raises(dw.Error, match=r"can't use copy_back: no framework .* watched by inversion"):
+        dw.Publisher(model, torch.optim.AdamW(model.parameters()), url, detector="copy_back")
     doubles = Bag({"w": torch.randn(3, dtype=torch.float64)})
     with pytest.raises(dw.Error, match="capture does not watch F64"):
         dw.Publisher(doubles, torch.optim.AdamW(doubles.parameters()), url, detector="capture")

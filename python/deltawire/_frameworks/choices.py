@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from .._detector import Choice, choose
+from .._detector import NO_MASTER, Choice, choose
 from .._errors import make
 from .._rules import AdamFamily, Rules
 from .._tensors import dtype_name, local
@@ -76,7 +76,13 @@ def _as_wanted(entry: ModelTensor, choice: Choice, wanted: str) -> Choice:
         return choice
     if wanted == "snapshot":
         return replace(choice, method="snapshot", reason="asked for")
-    raise make("unsupported", f"tensor {entry.name} can't use {wanted}: {choice.reason}")
+    # Why inversion or capture was chosen is not why it can't be copy-back.
+    why = NO_MASTER if choice.method in ("inversion", "capture") else choice.reason
+    raise make(
+        "unsupported",
+        f"tensor {entry.name} can't use {wanted}: {why}. With detector='auto' it is watched by "
+        f"{choice.method}",
+    )
 
 
 def _steps_strangers(optimizer: torch.optim.Optimizer, tensors: Sequence[ModelTensor]) -> bool:
