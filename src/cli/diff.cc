@@ -61,8 +61,9 @@ void AddDiff(CLI::App& app, Session& session) {
   command->add_option("-o,--output", options->out, "the patch to write, a safetensors file")->required();
   command
       ->add_option("--coding", options->coding,
-                   "step (smallest) or absolute (applies without reading old bits)")
-      ->check(CLI::IsMember({"step", "absolute"}))
+                   "class (smallest; reads the whole base), step, or absolute (applies without reading old "
+                   "bits)")
+      ->check(CLI::IsMember({"class", "step", "absolute"}))
       ->capture_default_str();
   command->add_flag("--force", options->force, "replace an existing output file");
   options->threads = AddThreads(command);

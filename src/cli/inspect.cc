@@ -44,7 +44,7 @@ Json HeaderJson(const format::UpdateHeader& header) {
 }
 
 std::string CodingText(uint8_t coding) {
-  if (coding > static_cast<uint8_t>(codec::Coding::kStep)) return fmt::format("coding {}", coding);
+  if (coding > static_cast<uint8_t>(codec::Coding::kClass)) return fmt::format("coding {}", coding);
   return std::string(pubsub::CodingName(static_cast<codec::Coding>(coding)));
 }
 

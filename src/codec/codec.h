@@ -2,6 +2,7 @@
 // The byte streams are specified in docs/formats/codings.md.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -9,14 +10,16 @@
 
 #include "base/bytes.h"
 #include "base/status.h"
+#include "kernels/class_walk.h"
 
 namespace deltawire::codec {
 
-// Written into block tables: append only. 3 is reserved for `class`, 4 for `open`.
+// Written into block tables: append only. 4 is reserved for `open`, which is a file of its own.
 enum class Coding : uint8_t {
   kDense = 0,     // every element's new bits, raw
   kAbsolute = 1,  // positions and new bits: needs no base, idempotent
   kStep = 2,      // positions and ordinal steps: needs the old bits at the changed positions
+  kClass = 3,     // ranks within classes of the base, and ordinal steps: needs the whole block's base
 };
 
 // A block to encode. `elements` <= 2^21; width 1, 2, 4 or 8 bytes. Positions ascend and are distinct; the two
@@ -35,33 +38,70 @@ struct BlockChanges {
   ByteSpan uncertain_new;
 };
 
-// Encodes the blocks of one part with entropy tables shared by all of them: Survey every block, then
-// ChooseTables, then Encode each. Survey and ChooseTables: one thread; Encode: any number.
+struct Pieces;
+
+// A block between Prepare and Encode: what its stream consists of, before there are tables. About 2 bytes a
+// changed element.
+class PreparedBlock {
+ public:
+  PreparedBlock();
+  ~PreparedBlock();
+  PreparedBlock(PreparedBlock&&) noexcept;
+  PreparedBlock& operator=(PreparedBlock&&) noexcept;
+
+ private:
+  friend class Encoder;
+  std::unique_ptr<Pieces> pieces_;
+};
+
+// Encodes the blocks of one part with entropy tables shared by all of them: Prepare every block (any number
+// of threads), Survey each, ChooseTables (one thread), Encode each (any number of threads). kClass begins
+// with SampleBase and SampleChanges of every block, then ChooseClasses.
 class Encoder {
  public:
-  explicit Encoder(Coding coding);  // kAbsolute or kStep
+  // coding: kAbsolute, kStep or kClass. walk: for kClass, else not used; outlives the encoder.
+  explicit Encoder(Coding coding, const kernels::ClassTable* walk = nullptr);
   ~Encoder();
   Encoder(Encoder&&) noexcept;
   Encoder& operator=(Encoder&&) noexcept;
 
-  void Survey(const BlockChanges& block);
+  // Bits of some elements (old or new: they differ little) of a block of `elements`.
+  void SampleBase(uint32_t width, uint32_t elements, ByteSpan some);
+  void SampleChanges(const BlockChanges& block);
+  // At most `most` classes (1 ... kernels::kMaxClasses) for each width; 8 is the default, 12 gains about 1 %
+  // at densities above 1 %.
+  void ChooseClasses(uint32_t most);
+
+  // block_bits: for kClass, the new bits of the whole block; else not read. kInvalidArgument when they are
+  // not elements * width bytes.
+  Status Prepare(const BlockChanges& block, ByteSpan block_bits, PreparedBlock& out) const;
+  void Survey(const PreparedBlock& prepared);
   void ChooseTables();
   // The serialised tables: the part's entropy section. Empty when no block was surveyed.
   ByteSpan tables() const;
-  // Appends the block's stream to out. The block must have been surveyed (an encoder whose tables lack a
-  // symbol is our bug: kInternal). Decodes what it wrote and compares before it returns: kInternal if the
-  // stream does not give the block back.
-  Status Encode(const BlockChanges& block, Bytes& out) const;
+  // Appends the block's stream to out; populations receives what Decoded::populations will be. The block must
+  // have been surveyed (an encoder whose tables lack a symbol is our bug: kInternal). Decodes what it wrote
+  // and compares before it returns: kInternal if the stream does not give back what was prepared.
+  Status Encode(const BlockChanges& block, const PreparedBlock& prepared, Bytes& out,
+                std::vector<uint32_t>& populations) const;
 
  private:
   struct State;
   std::unique_ptr<State> state_;
 };
 
+// Changed elements as ranks within the classes of their block's base.
+struct ClassRanks {
+  kernels::ClassCuts cuts;
+  std::array<uint32_t, kernels::kMaxClasses> counts{};  // listed elements of each class
+  std::vector<uint32_t> ranks;                          // class after class, ascending in each
+  Bytes steps;                                          // likewise
+};
+
 // What a block says before it meets its base.
 struct Decoded {
   uint32_t width = 0;
-  bool steps = false;             // values are ordinal steps (kStep), else new bits
+  bool steps = false;             // values are ordinal steps (kStep, kClass), else new bits
   std::vector<uint32_t> changed;  // ascending, distinct, < elements
   Bytes values;
   std::vector<uint32_t> uncertain;  // ascending, distinct, disjoint from changed; empty for kAbsolute
@@ -69,6 +109,11 @@ struct Decoded {
   // 0xFF = its bits stand in uncertain_bits (which has width bytes for each element).
   std::vector<uint8_t> uncertain_residue;
   Bytes uncertain_bits;
+  // kClass: until Place has turned `classes` into `changed` and `values`.
+  bool ranked = false;
+  ClassRanks classes;
+  // Elements of each class in the virtual base, known after Place. Empty where a stream has no classes.
+  std::vector<uint32_t> populations;
 };
 
 // Reads streams made with one set of tables. Total: any bytes give a result or kCorrupt; no read outside
@@ -92,8 +137,22 @@ class Decoder {
   std::unique_ptr<State> state_;
 };
 
+// Elements that stand above a block's base: positions ascend.
+struct Overlay {
+  std::span<const uint32_t> positions;
+  ByteSpan bits;
+};
+
+// Finds the changed elements of a ranked block in its base: `base` has elements * width bytes, `above`
+// replaces some of them. One pass over the base. The result is as that of a step block, with its populations.
+// kWrongBase when the base has fewer elements of a class than the stream lists, or an element would stand in
+// both lists. A block that is not ranked comes back as it is.
+Result<Decoded> Place(const kernels::ClassTable& walk, ByteSpan base, const Overlay& above,
+                      const Decoded& decoded);
+
 // Turns steps and residues into new bits, given the old bits at the same positions (width bytes each; not
-// read when `decoded.steps` is false). Outputs have the inputs' sizes. Total: every input is valid.
+// read when `decoded.steps` is false). Outputs have the inputs' sizes. Total: every input is valid that is
+// not ranked.
 void Resolve(const Decoded& decoded, ByteSpan old_changed, ByteSpan old_uncertain,
              MutableByteSpan new_changed, MutableByteSpan new_uncertain);
 

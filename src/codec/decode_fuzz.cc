@@ -37,9 +37,18 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const size_t tables_size = std::min<size_t>(LoadLe<uint16_t>(data + 10), rest.size());
   const auto decoder = Decoder::Open(rest.first(tables_size));
   if (!decoder) return 0;
-  const auto decoded =
-      decoder->Decode(coding, elements, width, changed, uncertain, rest.subspan(tables_size));
+  auto decoded = decoder->Decode(coding, elements, width, changed, uncertain, rest.subspan(tables_size));
   if (!decoded) return 0;
+  if (decoded->ranked) {
+    // Bits with keys of every value. Both kernels agree, on what is placed and on what can't be.
+    Bytes base(uint64_t{elements} * width);
+    for (size_t i = 0; i < base.size(); ++i) base[i] = static_cast<uint8_t>((i * 0x9E3779B97F4A7C15) >> 56);
+    const auto by_reference = Place(kernels::RefClassTable(), base, {}, *decoded);
+    decoded = Place(kernels::CpuClassTable(), base, {}, *decoded);
+    Require(decoded.has_value() == by_reference.has_value());
+    if (!decoded) return 0;
+    Require(decoded->changed == by_reference->changed && decoded->values == by_reference->values);
+  }
   Require(decoded->changed.size() + decoded->uncertain.size() == changed + uncertain);
   CheckPositions(decoded->changed, elements);
   CheckPositions(decoded->uncertain, elements);

@@ -1,23 +1,29 @@
 #include <algorithm>
 #include <array>
 #include <bit>
+#include <cmath>
 #include <map>
+#include <numeric>
 #include <optional>
 #include <utility>
 
+#include "base/hash.h"
+#include "codec/bucket.h"
+#include "codec/class_statistics.h"
 #include "codec/codec.h"
 #include "codec/listing.h"
+#include "codec/ordinal.h"
+#include "codec/pieces.h"
 #include "codec/plain_form.h"
 #include "codec/rans.h"
-#include "codec/step_symbols.h"
 #include "codec/table_plan.h"
 #include "codec/table_section.h"
-#include "codec/value_planes.h"
+#include "codec/varint.h"
 
 namespace deltawire::codec {
 namespace {
 
-constexpr unsigned kMaxWidth = 8;
+constexpr unsigned kWidths = 4;
 
 void Count(std::span<const uint8_t> symbols, Histogram& histogram) {
   for (const uint8_t symbol : symbols) ++histogram[symbol];
@@ -25,59 +31,28 @@ void Count(std::span<const uint8_t> symbols, Histogram& histogram) {
 
 unsigned WidthLog2(uint32_t width) { return static_cast<unsigned>(std::countr_zero(width)); }
 
-// A block cut into what the coded form consists of.
-struct Pieces {
-  std::vector<uint8_t> changed;
-  std::vector<uint8_t> escapes;
-  std::vector<uint8_t> uncertain;
-  std::array<std::vector<uint8_t>, kMaxWidth> planes;  // kAbsolute
-  BitWriter bits;
-};
-
-Pieces Split(const Decoded& listing) {
-  Pieces pieces;
-  if (listing.steps) {
-    SplitSteps(listing.changed, listing.values, listing.width, pieces.changed, pieces.escapes, pieces.bits);
-    SplitUncertain(listing.uncertain, listing.uncertain_residue, listing.uncertain_bits, listing.width,
-                   pieces.uncertain, pieces.bits);
-  } else {
-    SplitPositions(listing.changed, pieces.changed, pieces.bits);
-    SplitValues(listing.values, listing.width, pieces.planes);
-  }
-  return pieces;
-}
-
 // Blocks alike in mean gap (to half an octave) share a table. Widths are told apart only where steps are
 // coded: gaps don't depend on them.
-uint32_t ClusterKey(const Decoded& listing, uint32_t elements) {
-  const auto mean_gap = elements / static_cast<uint32_t>(listing.changed.size());
-  return (listing.steps ? 64 * WidthLog2(listing.width) : 0) + ToBucket(mean_gap).bucket / 2;
+uint32_t GapKey(const Pieces& pieces, Coding coding) {
+  const uint32_t mean_gap = pieces.elements / pieces.changed;
+  return (coding == Coding::kAbsolute ? 0 : 64 * WidthLog2(pieces.width)) + ToBucket(mean_gap).bucket / 2;
 }
 
-// The least that the plain form can take: a byte a gap (or none when everything changed) and a byte a step.
-uint64_t LeastPlainSize(const Decoded& listing, uint32_t elements) {
-  const uint64_t count = listing.changed.size();
-  const uint64_t gaps = std::min<uint64_t>(count, elements - count);
-  return 1 + gaps + count * (listing.steps ? 1 : listing.width) + 2 * listing.uncertain.size();
-}
-
-struct PlainChoice {
-  PlainValues values;
-  uint64_t size;  // with the form byte
-};
-PlainChoice BestPlain(const Decoded& listing, uint32_t elements) {
-  const uint64_t fixed = PlainSize(listing, elements, PlainValues::kFixed);
-  if (listing.steps) {
-    const uint64_t varint = PlainSize(listing, elements, PlainValues::kVarint);
-    if (varint < fixed) return {PlainValues::kVarint, 1 + varint};
-  }
-  return {PlainValues::kFixed, 1 + fixed};
+// The least that a plain form can take: a bit an element or a byte a gap (or none when everything changed),
+// and a byte a step.
+uint64_t LeastPlainSize(const Pieces& pieces, bool steps) {
+  const uint64_t count = pieces.changed;
+  const uint64_t gaps = std::min({count, pieces.elements - count, (uint64_t{pieces.elements} + 7) / 8});
+  return 1 + gaps + count * (steps ? 1 : pieces.width) + 2 * uint64_t{pieces.uncertain};
 }
 
 // About how many bits of overhead a coded block has: form, half of each state, and padding.
-uint64_t CodedOverheadBits(const Decoded& listing) {
-  const unsigned lanes = LaneCount(listing.changed.size() + listing.uncertain.size());
-  return 8 + 20 * lanes + 4 + (listing.steps ? 0 : 8 * listing.width);
+uint64_t CodedOverheadBits(const Pieces& pieces, Coding coding) {
+  const unsigned lanes = LaneCount(uint64_t{pieces.changed} + pieces.uncertain);
+  const uint64_t head = coding == Coding::kAbsolute ? 8 * pieces.width
+                        : coding == Coding::kClass  ? 10 * (pieces.classes - 1)
+                                                    : 0;
+  return 8 + 20 * lanes + 4 + head;
 }
 
 bool SameLists(const Decoded& a, const Decoded& b) {
@@ -86,31 +61,60 @@ bool SameLists(const Decoded& a, const Decoded& b) {
          a.uncertain_bits == b.uncertain_bits;
 }
 
+// kClass: blocks of one width whose density is alike, relative to what their classes let expect (to an
+// octave).
+struct GroupKey {
+  unsigned width_log2;
+  int excess;
+
+  friend auto operator<=>(const GroupKey&, const GroupKey&) = default;
+};
+struct Group {
+  std::array<Cluster, kernels::kMaxClasses> classes;
+  std::array<uint64_t, kernels::kMaxClasses> populations{};
+  std::array<uint64_t, kernels::kMaxClasses> counts{};
+  uint64_t coded_bits = 0;
+  uint64_t plain_bits = 0;
+};
+
 }  // namespace
 
-struct Encoder::State {
-  explicit State(Coding which) : coding(which) {}
+PreparedBlock::PreparedBlock() = default;
+PreparedBlock::~PreparedBlock() = default;
+PreparedBlock::PreparedBlock(PreparedBlock&&) noexcept = default;
+PreparedBlock& PreparedBlock::operator=(PreparedBlock&&) noexcept = default;
 
-  Coding coding;
+struct Encoder::State {
+  State(Coding which, const kernels::ClassTable* table) : coding(which), walk(table) {}
+
+  const Coding coding;
+  const kernels::ClassTable* const walk;
+
+  // ChooseClasses, by log2 of the width.
+  std::array<ClassStatistics, kWidths> statistics;
+  std::array<kernels::ClassCuts, kWidths> cuts{};
+  std::array<std::array<double, kernels::kMaxClasses>, kWidths> rates{};
 
   // Survey.
   std::map<uint32_t, Cluster> clusters;
+  std::map<GroupKey, Group> groups;
   Histogram escapes{};
   Cluster uncertain;
-  std::array<std::array<Histogram, kMaxWidth>, 4> planes{};  // by log2 of the width, then plane
+  std::array<std::array<Histogram, kMaxWidth>, kWidths> planes{};
   bool surveyed = false;
 
   // ChooseTables.
-  std::map<uint32_t, unsigned> table_of_cluster;                  // absent: the plain form
-  std::array<std::array<unsigned, kMaxWidth>, 4> plane_tables{};  // 0: raw
-  std::vector<FrequencyTable> tables;
+  std::map<uint32_t, unsigned> table_of_cluster;                        // absent: the plain form
+  std::map<GroupKey, unsigned> profile_of_group;                        // likewise
+  std::array<std::array<unsigned, kMaxWidth>, kWidths> plane_tables{};  // 0: raw
+  TableSection section;
   std::vector<RansEncodeTable> encode_tables;
-  Bytes section;
+  Bytes section_bytes;
   std::optional<Decoder> decoder;
 
   unsigned AddTable(const FrequencyTable& table) {
-    tables.push_back(table);
-    return static_cast<unsigned>(tables.size()) - 1;
+    section.tables.push_back(table);
+    return static_cast<unsigned>(section.tables.size()) - 1;
   }
 
   void ChoosePlaneTables() {
@@ -129,44 +133,135 @@ struct Encoder::State {
     }
   }
 
-  // The table id that starts the block's stream; nullopt: plain.
-  std::optional<unsigned> BlockTable(const Decoded& listing, uint32_t elements) const {
-    if (!listing.uncertain.empty() && tables[kUncertainTable].empty()) return std::nullopt;
-    if (listing.changed.empty()) return kFirstBlockTable;
-    const auto found = table_of_cluster.find(ClusterKey(listing, elements));
+  GroupKey KeyOf(const Pieces& pieces) const {
+    const unsigned log2 = WidthLog2(pieces.width);
+    double expected = 0;
+    for (uint32_t c = 0; c < pieces.classes; ++c) expected += pieces.populations[c] * rates[log2][c];
+    const double ratio = pieces.changed / std::max(expected, 1e-3);
+    return {log2, std::clamp(static_cast<int>(std::lround(std::log2(ratio))), -4, 4)};
+  }
+
+  // One width: each (group, class) that lists something is a cluster; those alike in mean gap are neighbours.
+  struct Candidate {
+    GroupKey group;
+    uint32_t c;
+    double mean_gap;
+  };
+  void ChooseProfiles(unsigned log2) {
+    std::vector<Candidate> candidates;
+    uint64_t coded_bits = 0;
+    uint64_t plain_bits = 0;
+    for (const auto& [key, group] : groups) {
+      if (key.width_log2 != log2) continue;
+      coded_bits += group.coded_bits;
+      plain_bits += group.plain_bits;
+      for (uint32_t c = 0; c < cuts[log2].classes; ++c) {
+        if (group.counts[c] == 0) continue;
+        const double gap = static_cast<double>(group.populations[c]) / static_cast<double>(group.counts[c]);
+        candidates.push_back({key, c, gap});
+      }
+    }
+    if (candidates.empty()) return;
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Candidate& a, const Candidate& b) { return a.mean_gap < b.mean_gap; });
+    std::vector<Cluster> clusters_by_gap;
+    for (const Candidate& candidate : candidates) {
+      clusters_by_gap.push_back(groups.at(candidate.group).classes[candidate.c]);
+      clusters_by_gap.back().plain_bits = uint64_t{1} << 50;  // the choice is made for all of them together
+    }
+    const TablePlan plan = PlanTables(clusters_by_gap);
+    double total = static_cast<double>(coded_bits);
+    std::vector<Histogram> merged(plan.tables.size());
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      Histogram& into = merged[plan.table_of[i]];
+      for (size_t s = 0; s < into.size(); ++s) into[s] += clusters_by_gap[i].symbols[s];
+    }
+    for (size_t i = 0; i < merged.size(); ++i) {
+      BitWriter serialised;
+      WriteTable(plan.tables[i], serialised);
+      total += CodeLengthBits(merged[i], plan.tables[i]) + static_cast<double>(serialised.bit_count());
+    }
+    total += 8 * (1 + 2.0 * cuts[log2].classes);
+    const size_t tables = std::max<size_t>(section.tables.size(), kFirstBlockTable) + plan.tables.size();
+    if (total >= static_cast<double>(plain_bits) || tables > kMaxTables) return;
+    if (section.tables.empty()) {
+      AddTable(FitTable(escapes));
+      AddTable(FitTable(uncertain.symbols));
+    }
+    const size_t first = section.tables.size();
+    for (const FrequencyTable& table : plan.tables) AddTable(table);
+    std::map<GroupKey, Profile> profiles;
+    for (size_t i = 0; i < candidates.size(); ++i) {
+      Profile& profile = profiles[candidates[i].group];
+      profile.cuts = cuts[log2];
+      profile.table[candidates[i].c] = static_cast<uint8_t>(first + plan.table_of[i]);
+    }
+    for (const auto& [key, profile] : profiles) {
+      profile_of_group[key] = static_cast<unsigned>(section.profiles.size());
+      section.profiles.push_back(profile);
+    }
+  }
+
+  // The first byte of the coded form; nullopt: there is none.
+  std::optional<unsigned> CodedForm(const Pieces& pieces) const {
+    const auto& tables = section.tables;
+    if (pieces.uncertain > 0 && (tables.size() <= kUncertainTable || tables[kUncertainTable].empty())) {
+      return std::nullopt;
+    }
+    if (pieces.changed == 0) return kFirstCodedForm;
+    if (coding == Coding::kClass) {
+      const auto found = profile_of_group.find(KeyOf(pieces));
+      if (found == profile_of_group.end()) return std::nullopt;
+      return kFirstCodedForm + found->second;
+    }
+    const auto found = table_of_cluster.find(GapKey(pieces, coding));
     if (found == table_of_cluster.end()) return std::nullopt;
     return found->second;
   }
 
-  bool WriteCoded(const Decoded& listing, unsigned table, Bytes& out) const {
-    Pieces pieces = Split(listing);
+  bool WriteCoded(const Pieces& pieces, unsigned form, Bytes& out) const {
     std::vector<RansSegment> segments;
     std::vector<const std::vector<uint8_t>*> raw_planes;
-    out.push_back(static_cast<uint8_t>(table));
-    if (!pieces.changed.empty()) segments.push_back({&encode_tables[table], pieces.changed});
-    if (listing.steps) {
-      segments.push_back({&encode_tables[kEscapeTable], pieces.escapes});
-      segments.push_back({&encode_tables[kUncertainTable], pieces.uncertain});
+    out.push_back(static_cast<uint8_t>(form));
+    const std::span<const uint8_t> symbols = pieces.symbols;
+    if (coding == Coding::kClass && pieces.changed > 0) {
+      const Profile& profile = section.profiles[form - kFirstCodedForm];
+      size_t at = 0;
+      for (uint32_t c = 0; c < pieces.classes; ++c) {
+        if (c > 0) PutVarint(pieces.counts[c], out);
+        if (pieces.counts[c] == 0) continue;
+        if (profile.table[c] < kFirstBlockTable) return false;
+        segments.push_back({&encode_tables[profile.table[c]], symbols.subspan(at, pieces.counts[c])});
+        at += pieces.counts[c];
+      }
+    } else if (!symbols.empty()) {
+      segments.push_back({&encode_tables[form], symbols});
     }
-    for (uint32_t plane = 0; !listing.steps && plane < listing.width; ++plane) {
-      const std::vector<uint8_t>& symbols = pieces.planes[plane];
-      unsigned plane_table = plane_tables[WidthLog2(listing.width)][plane];
-      if (plane_table != 0) {
-        Histogram histogram{};
-        Count(symbols, histogram);
-        // A block unlike the rest is better off raw.
-        if (CodeLengthBits(histogram, tables[plane_table]) >= 8 * static_cast<double>(symbols.size())) {
-          plane_table = 0;
+    if (coding == Coding::kAbsolute) {
+      for (uint32_t plane = 0; plane < pieces.width; ++plane) {
+        const std::vector<uint8_t>& values = pieces.planes[plane];
+        unsigned plane_table = plane_tables[WidthLog2(pieces.width)][plane];
+        if (plane_table != 0) {
+          Histogram histogram{};
+          Count(values, histogram);
+          // A block unlike the rest is better off raw.
+          if (CodeLengthBits(histogram, section.tables[plane_table]) >=
+              8 * static_cast<double>(values.size())) {
+            plane_table = 0;
+          }
+        }
+        out.push_back(static_cast<uint8_t>(plane_table));
+        if (plane_table != 0) {
+          segments.push_back({&encode_tables[plane_table], values});
+        } else {
+          raw_planes.push_back(&values);
         }
       }
-      out.push_back(static_cast<uint8_t>(plane_table));
-      if (plane_table != 0) {
-        segments.push_back({&encode_tables[plane_table], symbols});
-      } else {
-        raw_planes.push_back(&symbols);
-      }
+    } else {
+      segments.push_back({&encode_tables[kEscapeTable], pieces.escapes});
+      segments.push_back({&encode_tables[kUncertainTable], pieces.unsure});
     }
-    const unsigned lanes = LaneCount(listing.changed.size() + listing.uncertain.size());
+    const unsigned lanes = LaneCount(uint64_t{pieces.changed} + pieces.uncertain);
     if (!RansEncode(segments, lanes, out)) return false;
     for (const auto* plane : raw_planes) out.insert(out.end(), plane->begin(), plane->end());
     pieces.bits.AppendTo(out);
@@ -174,13 +269,21 @@ struct Encoder::State {
   }
 
   // kInternal unless the stream gives the block back, down to the new bits.
-  Status Check(const BlockChanges& block, const Decoded& listing, ByteSpan stream) const {
-    const auto sure = static_cast<uint32_t>(listing.changed.size());
-    const auto unsure = static_cast<uint32_t>(listing.uncertain.size());
-    const auto back = decoder->Decode(coding, block.elements, block.width, sure, unsure, stream);
+  Status Check(const BlockChanges& block, const Decoded& listing, const Pieces& pieces,
+               ByteSpan stream) const {
+    const auto back =
+        decoder->Decode(coding, block.elements, block.width, pieces.changed, pieces.uncertain, stream);
     if (!back) return Fail(Code::kInternal, "own stream does not decode: {}", back.error().message());
-    bool same = SameLists(*back, listing);
-    if (same && listing.steps) {
+    bool same;
+    if (back->ranked) {
+      same = HashOf(back->classes.ranks) == pieces.ranks_hash &&
+             Xxh3_64(back->classes.steps) == pieces.steps_hash && back->uncertain == listing.uncertain &&
+             back->uncertain_residue == listing.uncertain_residue &&
+             back->uncertain_bits == listing.uncertain_bits;
+    } else {
+      same = SameLists(*back, listing);
+    }
+    if (same && listing.steps && !back->ranked) {
       Bytes new_bits(block.new_bits.size());
       Bytes new_uncertain(block.uncertain_new.size());
       // The true base of an uncertain element is unknown here: its residue was derived for both candidates.
@@ -191,93 +294,167 @@ struct Encoder::State {
       return Fail(Code::kInternal,
                   "own stream of {} bytes gives other changes back ({} elements of {} bytes, {} changed, {} "
                   "uncertain)",
-                  stream.size(), block.elements, block.width, sure, unsure);
+                  stream.size(), block.elements, block.width, pieces.changed, pieces.uncertain);
     }
     return {};
   }
 };
 
-Encoder::Encoder(Coding coding) : state_(std::make_unique<State>(coding)) {}
+Encoder::Encoder(Coding coding, const kernels::ClassTable* walk)
+    : state_(std::make_unique<State>(coding, walk)) {}
 Encoder::~Encoder() = default;
 Encoder::Encoder(Encoder&&) noexcept = default;
 Encoder& Encoder::operator=(Encoder&&) noexcept = default;
 
-void Encoder::Survey(const BlockChanges& block) {
-  State& state = *state_;
+void Encoder::SampleBase(uint32_t width, uint32_t elements, ByteSpan some) {
+  state_->statistics[WidthLog2(width)].AddSample(width, elements, some);
+}
+
+void Encoder::SampleChanges(const BlockChanges& block) {
+  state_->statistics[WidthLog2(block.width)].AddChanges(block);
+}
+
+void Encoder::ChooseClasses(uint32_t most) {
+  for (unsigned log2 = 0; log2 < kWidths; ++log2) {
+    const ClassStatistics& statistics = state_->statistics[log2];
+    state_->cuts[log2] = statistics.Choose(std::clamp(most, 1u, kernels::kMaxClasses));
+    state_->rates[log2] = statistics.Rates(state_->cuts[log2]);
+  }
+}
+
+Status Encoder::Prepare(const BlockChanges& block, ByteSpan block_bits, PreparedBlock& out) const {
+  const State& state = *state_;
+  out.pieces_ = std::make_unique<Pieces>();
+  Pieces& pieces = *out.pieces_;
   const Decoded listing = List(state.coding, block);
+  pieces.elements = block.elements;
+  pieces.width = block.width;
+  pieces.changed = static_cast<uint32_t>(listing.changed.size());
+  pieces.uncertain = static_cast<uint32_t>(listing.uncertain.size());
+  if (pieces.changed + pieces.uncertain == 0) return {};
+  pieces.plain_size = BestPlain(listing, block.elements).size;
+  if (state.coding != Coding::kClass) {
+    Split(listing, pieces);
+    return {};
+  }
+  const kernels::ClassCuts& cuts = state.cuts[WidthLog2(block.width)];
+  if (block_bits.size() != uint64_t{block.elements} * block.width) {
+    return Fail(Code::kInvalidArgument,
+                "class coding of a block of {} elements of {} bytes needs all its bits, {} bytes were given",
+                block.elements, block.width, block_bits.size());
+  }
+  SplitByClass(*state.walk, cuts, block, listing, block_bits, pieces);
+  return {};
+}
+
+void Encoder::Survey(const PreparedBlock& prepared) {
+  State& state = *state_;
+  const Pieces& pieces = *prepared.pieces_;
   state.surveyed = true;
-  if (listing.changed.empty() && listing.uncertain.empty()) return;
-  const Pieces pieces = Split(listing);
-  const uint64_t plain_bits = 8 * BestPlain(listing, block.elements).size;
+  if (pieces.changed + pieces.uncertain == 0) return;
+  const uint64_t plain_bits = 8 * pieces.plain_size;
+  // Symbols of escapes and uncertain elements have tables of their own: five bits each are near enough to
+  // choose between the plain form and this one.
+  const uint64_t coded_bits = CodedOverheadBits(pieces, state.coding) + pieces.bits.bit_count();
+  const uint64_t shared_bits = 5 * (pieces.escapes.size() + pieces.unsure.size());
   Count(pieces.escapes, state.escapes);
-  Count(pieces.uncertain, state.uncertain.symbols);
-  if (listing.changed.empty()) {
-    state.uncertain.coded_bits += CodedOverheadBits(listing) + pieces.bits.bit_count();
+  Count(pieces.unsure, state.uncertain.symbols);
+  if (pieces.changed == 0) {
+    state.uncertain.coded_bits += coded_bits;
     state.uncertain.plain_bits += plain_bits;
     return;
   }
-  Cluster& cluster = state.clusters[ClusterKey(listing, block.elements)];
-  Count(pieces.changed, cluster.symbols);
-  // Symbols of escapes and uncertain elements have tables of their own: five bits each are near enough to
-  // choose between the plain form and this one.
-  cluster.coded_bits += CodedOverheadBits(listing) + pieces.bits.bit_count() +
-                        5 * (pieces.escapes.size() + pieces.uncertain.size());
+  if (state.coding == Coding::kClass) {
+    Group& group = state.groups[state.KeyOf(pieces)];
+    group.coded_bits += coded_bits + shared_bits;
+    group.plain_bits += plain_bits;
+    size_t at = 0;
+    for (uint32_t c = 0; c < pieces.classes; ++c) {
+      Count(std::span(pieces.symbols).subspan(at, pieces.counts[c]), group.classes[c].symbols);
+      at += pieces.counts[c];
+      group.counts[c] += pieces.counts[c];
+      group.populations[c] += pieces.populations[c];
+    }
+    return;
+  }
+  Cluster& cluster = state.clusters[GapKey(pieces, state.coding)];
+  Count(pieces.symbols, cluster.symbols);
+  cluster.coded_bits += coded_bits + shared_bits;
   cluster.plain_bits += plain_bits;
-  if (!listing.steps) {
-    cluster.coded_bits += 8 * listing.values.size();
-    for (uint32_t plane = 0; plane < listing.width; ++plane) {
-      Count(pieces.planes[plane], state.planes[WidthLog2(listing.width)][plane]);
+  if (state.coding == Coding::kAbsolute) {
+    cluster.coded_bits += 8 * uint64_t{pieces.width} * pieces.changed;
+    for (uint32_t plane = 0; plane < pieces.width; ++plane) {
+      Count(pieces.planes[plane], state.planes[WidthLog2(pieces.width)][plane]);
     }
   }
 }
 
 void Encoder::ChooseTables() {
   State& state = *state_;
-  std::vector<Cluster> clusters;
-  for (const auto& [key, cluster] : state.clusters) clusters.push_back(cluster);
-  const TablePlan plan = PlanTables(clusters);
   const TablePlan uncertain = PlanTables({&state.uncertain, 1});
-  const bool coded = !plan.tables.empty();
-  const bool any_coded = coded || !uncertain.tables.empty();
-  // Blocks with a table of their own need these two as well.
-  state.AddTable(coded ? FitTable(state.escapes) : FrequencyTable{});
-  state.AddTable(any_coded ? FitTable(state.uncertain.symbols) : FrequencyTable{});
-  for (const FrequencyTable& table : plan.tables) state.AddTable(table);
-  size_t index = 0;
-  for (const auto& [key, cluster] : state.clusters) {
-    const uint32_t table = plan.table_of[index++];
-    if (table != kNoTable) state.table_of_cluster[key] = kFirstBlockTable + table;
+  if (state.coding == Coding::kClass) {
+    for (unsigned log2 = 0; log2 < kWidths; ++log2) state.ChooseProfiles(log2);
+    if (state.section.tables.empty() && !uncertain.tables.empty()) {
+      state.AddTable({});
+      state.AddTable(uncertain.tables[0]);
+    }
+  } else {
+    std::vector<Cluster> clusters;
+    for (const auto& [key, cluster] : state.clusters) clusters.push_back(cluster);
+    const TablePlan plan = PlanTables(clusters);
+    const bool coded = !plan.tables.empty();
+    if (coded || !uncertain.tables.empty()) {
+      // Blocks with a table of their own need these two as well.
+      state.AddTable(coded ? FitTable(state.escapes) : FrequencyTable{});
+      state.AddTable(FitTable(state.uncertain.symbols));
+    }
+    for (const FrequencyTable& table : plan.tables) state.AddTable(table);
+    size_t index = 0;
+    for (const auto& [key, cluster] : state.clusters) {
+      const uint32_t table = plan.table_of[index++];
+      if (table != kNoTable) state.table_of_cluster[key] = kFirstBlockTable + table;
+    }
+    if (coded && state.coding == Coding::kAbsolute) state.ChoosePlaneTables();
   }
-  if (coded) state.ChoosePlaneTables();
-  for (const FrequencyTable& table : state.tables) state.encode_tables.emplace_back(table);
-  if (state.surveyed) state.section = any_coded ? WriteTables(state.tables) : Bytes{0};
-  auto opened = Decoder::Open(state.section);
+  for (const FrequencyTable& table : state.section.tables) state.encode_tables.emplace_back(table);
+  // Without tables the section is empty: every block is plain.
+  if (!state.section.tables.empty()) state.section_bytes = WriteTables(state.section);
+  auto opened = Decoder::Open(state.section_bytes);
   if (opened) state.decoder = std::move(*opened);
 }
 
-ByteSpan Encoder::tables() const { return state_->section; }
+ByteSpan Encoder::tables() const { return state_->section_bytes; }
 
-Status Encoder::Encode(const BlockChanges& block, Bytes& out) const {
+Status Encoder::Encode(const BlockChanges& block, const PreparedBlock& prepared, Bytes& out,
+                       std::vector<uint32_t>& populations) const {
   const State& state = *state_;
-  if (!state.decoder) return Fail(Code::kInternal, "encode before tables were chosen, or they don't parse");
-  const Decoded listing = List(state.coding, block);
-  if (listing.changed.empty() && listing.uncertain.empty()) return {};
+  populations.clear();
+  if (!state.decoder || !prepared.pieces_) {
+    return Fail(Code::kInternal,
+                "encode before the block was prepared and tables chosen, or they don't parse");
+  }
+  const Pieces& pieces = *prepared.pieces_;
+  if (pieces.changed + pieces.uncertain == 0) return {};
   const size_t start = out.size();
-  const auto table = state.BlockTable(listing, block.elements);
-  if (table && !state.WriteCoded(listing, *table, out)) {
+  const auto form = state.CodedForm(pieces);
+  if (form && !state.WriteCoded(pieces, *form, out)) {
     out.resize(start);
     return Fail(Code::kInternal, "the tables lack a symbol of this block: it was not surveyed");
   }
-  const uint64_t coded_size = out.size() - start;
-  if (!table || coded_size > LeastPlainSize(listing, block.elements)) {
+  const Decoded listing = List(state.coding, block);
+  bool coded = form.has_value();
+  if (!coded || out.size() - start > LeastPlainSize(pieces, listing.steps)) {
     const PlainChoice plain = BestPlain(listing, block.elements);
-    if (!table || plain.size < coded_size) {
+    if (!coded || plain.size < out.size() - start) {
       out.resize(start);
-      out.push_back(static_cast<uint8_t>(plain.values));
-      WritePlain(listing, block.elements, plain.values, out);
+      WritePlain(listing, block.elements, plain.form, out);
+      coded = false;
     }
   }
-  Status checked = state.Check(block, listing, ByteSpan(out).subspan(start));
+  if (coded && state.coding == Coding::kClass && pieces.changed > 0) {
+    populations.assign(pieces.populations.begin(), pieces.populations.begin() + pieces.classes);
+  }
+  Status checked = state.Check(block, listing, pieces, ByteSpan(out).subspan(start));
   if (!checked) out.resize(start);
   return checked;
 }

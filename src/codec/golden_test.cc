@@ -48,7 +48,7 @@ TEST(Golden, StepsWithTables) {
   block.uncertain_low = {0x4000, 0, 0x3FFC};
   block.uncertain_span = {1, 0, 1};
   for (const uint16_t bits : {0x4002, 0x3F81, 0x3FFC}) AppendLe(bits, block.uncertain_new);
-  ExpectGolden({Coding::kStep, "036908223c78a1c18577574084082f34e000efd18108946082087c6000",
+  ExpectGolden({Coding::kStep, "03006908223c78a1c18577574084082f34e000efd18108946082087c6000",
                 "02fbf40d004c42846ad5eddf262b444468806286130019f86302"},
                block);
 }
@@ -63,7 +63,7 @@ TEST(Golden, StepsAsVarints) {
   block.uncertain_low = {0};
   block.uncertain_span = {0};
   AppendLe<uint32_t>(0x01020304, block.uncertain_new);
-  ExpectGolden({Coding::kStep, "00", "01c0c407bebb78028b010b04030201"}, block);
+  ExpectGolden({Coding::kStep, "", "01c0c407bebb78028b010b04030201"}, block);
 }
 
 TEST(Golden, AbsentPositionsAndFixedValues) {
@@ -76,7 +76,7 @@ TEST(Golden, AbsentPositionsAndFixedValues) {
     block.old_bits.push_back(0);
     block.new_bits.push_back(static_cast<uint8_t>(37 * i));
   }
-  ExpectGolden({Coding::kAbsolute, "00", "00040c00254a6fb9de03284d7297bce1062b509abf"}, block);
+  ExpectGolden({Coding::kAbsolute, "", "00040c00254a6fb9de03284d7297bce1062b509abf"}, block);
 }
 
 TEST(Golden, AbsoluteWithOneCodedPlane) {
@@ -88,12 +88,52 @@ TEST(Golden, AbsoluteWithOneCodedPlane) {
     AppendLe<uint16_t>(0, block.old_bits);
     AppendLe(static_cast<uint16_t>(0x3F00 + i * i % 251), block.new_bits);
   }
-  ExpectGolden({Coding::kAbsolute, "042420086c6478a1fde717813ebc",
+  ExpectGolden({Coding::kAbsolute, "04002420086c6478a1fde717813ebc",
                 "02030022d03600f59b3ff1bb6bdd68b815dc7c095599ec7d61f97665130078000208122032486280a2c8f2205288"
                 "c20a4c92dc2a7cd23694f65cc63eb026a028aa30ba52e47a1ebc5e0eb86622d8925a1ce2b68460361af8dacab4ac"
                 "9e9e98a0a2b2bcd4e6062a48749ace063878b2fa468ce0388aea4eac1888f26ae666e068f48418ffffffffffffff"
                 "ff03"},
                block);
+}
+
+// Every element whose exponent is at most 115 changed, and one of 97 of the others: classes tell them apart.
+TEST(Golden, Classes) {
+  TestBlock block;
+  block.elements = 4096;
+  block.width = 2;
+  uint32_t listed = 0;
+  for (uint32_t i = 0; i < block.elements; ++i) {
+    const auto before = static_cast<uint16_t>(TestBlock::Filler(i, 2));
+    if ((before >> 7 & 0xFF) > 115 && i % 97 != 0) continue;
+    ++listed;
+    AddStep<uint16_t>(block, i, before, listed % 50 == 0 ? 1000 : listed % 3 == 0 ? -1 : 1);
+  }
+  block.uncertain = {10, 4000};
+  block.uncertain_low = {0x3C00, 0};
+  block.uncertain_span = {1, 0};
+  for (const uint16_t bits : {0x3C01, 0x0001}) AppendLe(bits, block.uncertain_new);
+  ExpectGolden({Coding::kClass,
+                "0401027402033f3e22fc77071168c3141420b09040075e68c007afac44e0a321e0a3858f0632b042023ef8",
+                "022a6c12950002b71e721baf7556b7e54906f3043282b8749e2db4dea031d8d82111112001e22322224220222222"
+                "4002422202421e5b99030000"},
+               block);
+}
+
+// Every other element of a short block: a bit an element is smaller than a gap each.
+TEST(Golden, Bitmap) {
+  TestBlock block;
+  block.elements = 20;
+  block.width = 2;
+  for (uint32_t i = 0; i < 20; ++i) {
+    if (i % 2 != 0 && i != 7) continue;
+    block.changed.push_back(i);
+    AppendLe<uint16_t>(0, block.old_bits);
+    AppendLe(static_cast<uint16_t>(0x9E37 * i), block.new_bits);
+  }
+  block.changed.pop_back();
+  block.old_bits.resize(20);
+  block.new_bits.resize(20);
+  ExpectGolden({Coding::kAbsolute, "", "fed5550100006e3cdc784ab58153b8f1262e946a02a770e3"}, block);
 }
 
 }  // namespace

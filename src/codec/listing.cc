@@ -65,7 +65,7 @@ void ListMerged(const BlockChanges& block, Decoded& out) {
 Decoded List(Coding coding, const BlockChanges& block) {
   Decoded out;
   out.width = block.width;
-  out.steps = coding == Coding::kStep;
+  out.steps = coding != Coding::kAbsolute;
   if (out.steps) {
     out.changed.assign(block.changed.begin(), block.changed.end());
     ListSteps(block, out.values);

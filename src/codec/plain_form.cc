@@ -1,11 +1,13 @@
 #include "codec/plain_form.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
-#include <optional>
 #include <type_traits>
 
 #include "codec/listing.h"
 #include "codec/ordinal.h"
+#include "codec/varint.h"
 
 namespace deltawire::codec {
 namespace {
@@ -18,11 +20,6 @@ unsigned VarintBytes(U value) {
   return bytes;
 }
 
-void PutVarint(uint64_t value, Bytes& out) {
-  for (; value >= 0x80; value >>= 7) out.push_back(static_cast<uint8_t>(value | 0x80));
-  out.push_back(static_cast<uint8_t>(value));
-}
-
 // Steps 0, -1, 1, -2, ... -> 0, 1, 2, 3, ...
 template <class U>
 U Fold(U step) {
@@ -33,39 +30,6 @@ template <class U>
 U Unfold(U folded) {
   return static_cast<U>(static_cast<U>(folded >> 1) ^ static_cast<U>(U{0} - static_cast<U>(folded & 1)));
 }
-
-class Cursor {
- public:
-  explicit Cursor(ByteSpan bytes) : bytes_(bytes) {}
-
-  // nullptr when fewer are left.
-  const uint8_t* Take(size_t count) {
-    if (bytes_.size() - at_ < count) return nullptr;
-    at_ += count;
-    return bytes_.data() + at_ - count;
-  }
-  // nullopt when bytes end, the number is above `largest`, or it has needless zero bytes.
-  std::optional<uint64_t> Varint(uint64_t largest) {
-    uint64_t value = 0;
-    for (unsigned shift = 0; shift < 64; shift += 7) {
-      const uint8_t* byte = Take(1);
-      if (byte == nullptr) return std::nullopt;
-      const uint64_t part = *byte & 0x7F;
-      if (part > largest >> shift) return std::nullopt;
-      value |= part << shift;
-      if (*byte < 0x80) {
-        if ((*byte == 0 && shift > 0) || value > largest) return std::nullopt;
-        return value;
-      }
-    }
-    return std::nullopt;
-  }
-  bool AtEnd() const { return at_ == bytes_.size(); }
-
- private:
-  ByteSpan bytes_;
-  size_t at_ = 0;
-};
 
 // The absent positions are written where they are fewer.
 bool WritesAbsent(uint64_t changed, uint32_t elements) { return 2 * changed > elements; }
@@ -97,7 +61,7 @@ void ForEachGap(std::span<const uint32_t> positions, uint32_t elements, F&& f) {
 }
 
 // Positions from `count` gaps; false when one is not below elements.
-bool ReadPositions(Cursor& in, uint32_t elements, uint32_t count, std::vector<uint32_t>& out) {
+bool ReadPositions(VarintReader& in, uint32_t elements, uint32_t count, std::vector<uint32_t>& out) {
   uint32_t next = 0;
   out.resize(count);
   for (uint32_t& position : out) {
@@ -108,6 +72,24 @@ bool ReadPositions(Cursor& in, uint32_t elements, uint32_t count, std::vector<ui
     next = position + 1;
   }
   return true;
+}
+
+// Positions from a bit an element; false when bytes are missing, or other bits than `count` are set.
+bool ReadBitmap(VarintReader& in, uint32_t elements, uint32_t count, std::vector<uint32_t>& out) {
+  const size_t size = (uint64_t{elements} + 7) / 8;
+  const uint8_t* from = in.Take(size);
+  if (from == nullptr) return false;
+  if (elements % 8 != 0 && from[size - 1] >> elements % 8 != 0) return false;
+  out.reserve(count);
+  for (size_t byte = 0; byte < size; byte += 8) {
+    uint64_t bits = 0;
+    std::memcpy(&bits, from + byte, std::min<size_t>(8, size - byte));
+    if (out.size() + static_cast<size_t>(std::popcount(bits)) > count) return false;
+    for (; bits != 0; bits &= bits - 1) {
+      out.push_back(static_cast<uint32_t>(8 * byte) + static_cast<uint32_t>(std::countr_zero(bits)));
+    }
+  }
+  return out.size() == count;
 }
 
 std::vector<uint32_t> Complement(std::span<const uint32_t> absent, uint32_t elements) {
@@ -123,7 +105,7 @@ std::vector<uint32_t> Complement(std::span<const uint32_t> absent, uint32_t elem
 }
 
 template <class U>
-bool ReadFolded(Cursor& in, Bytes& values) {
+bool ReadFolded(VarintReader& in, Bytes& values) {
   for (size_t at = 0; at < values.size(); at += sizeof(U)) {
     const auto folded = in.Varint(static_cast<U>(~U{0}));
     if (!folded) return false;
@@ -132,7 +114,7 @@ bool ReadFolded(Cursor& in, Bytes& values) {
   return true;
 }
 
-bool ReadUncertain(Cursor& in, uint32_t elements, uint32_t count, Decoded& out) {
+bool ReadUncertain(VarintReader& in, uint32_t elements, uint32_t count, Decoded& out) {
   uint32_t next = 0;
   out.uncertain.resize(count);
   out.uncertain_residue.resize(count);
@@ -159,37 +141,56 @@ bool ReadUncertain(Cursor& in, uint32_t elements, uint32_t count, Decoded& out) 
 
 }  // namespace
 
-uint64_t PlainSize(const Decoded& listing, uint32_t elements, PlainValues values) {
-  uint64_t size = 0;
+std::optional<PlainForm> PlainFormOf(uint8_t form) {
+  if (form >= kFirstCodedForm && form <= kLastCodedForm) return std::nullopt;
+  return PlainForm{.bitmap = form > kLastCodedForm, .varints = form % 2 != 0};
+}
+
+PlainChoice BestPlain(const Decoded& listing, uint32_t elements) {
+  uint64_t gaps = 0;
   const std::span<const uint32_t> changed = listing.changed;
   if (WritesAbsent(changed.size(), elements)) {
-    ForEachGap(changed, elements, [&](uint32_t gap) { size += VarintBytes(gap); });
+    ForEachGap(changed, elements, [&](uint32_t gap) { gaps += VarintBytes(gap); });
   } else if (!changed.empty()) {
-    size += VarintBytes(changed[0]);
-    for (size_t i = 1; i < changed.size(); ++i) size += VarintBytes(changed[i] - changed[i - 1] - 1);
+    gaps += VarintBytes(changed[0]);
+    for (size_t i = 1; i < changed.size(); ++i) gaps += VarintBytes(changed[i] - changed[i - 1] - 1);
   }
-  if (values == PlainValues::kFixed) {
-    size += listing.values.size();
-  } else {
-    WithWidth(listing.width, [&](auto zero) {
+  const uint64_t bitmap = (uint64_t{elements} + 7) / 8;
+  const uint64_t fixed = listing.values.size();
+  uint64_t varints = fixed;
+  if (listing.steps) {
+    varints = WithWidth(listing.width, [&](auto zero) {
       using U = decltype(zero);
+      uint64_t size = 0;
       for (size_t at = 0; at < listing.values.size(); at += sizeof(U)) {
         size += VarintBytes(Fold(LoadLe<U>(listing.values.data() + at)));
       }
+      return size;
     });
   }
+  uint64_t uncertain = 0;
   uint32_t next = 0;
   for (size_t i = 0; i < listing.uncertain.size(); ++i) {
-    size += VarintBytes(2 * (listing.uncertain[i] - next));
-    size += listing.uncertain_residue[i] == 0xFF ? listing.width : 1;
+    uncertain += VarintBytes(2 * (listing.uncertain[i] - next));
+    uncertain += listing.uncertain_residue[i] == 0xFF ? listing.width : 1;
     next = listing.uncertain[i] + 1;
   }
-  return size;
+  const PlainForm form{.bitmap = bitmap < gaps, .varints = varints < fixed};
+  return {form, 1 + std::min(bitmap, gaps) + std::min(varints, fixed) + uncertain};
 }
 
-void WritePlain(const Decoded& listing, uint32_t elements, PlainValues values, Bytes& out) {
-  ForEachGap(listing.changed, elements, [&](uint32_t gap) { PutVarint(gap, out); });
-  if (values == PlainValues::kFixed) {
+void WritePlain(const Decoded& listing, uint32_t elements, PlainForm form, Bytes& out) {
+  out.push_back(form.byte());
+  if (form.bitmap) {
+    const size_t at = out.size();
+    out.resize(at + (uint64_t{elements} + 7) / 8);
+    for (const uint32_t position : listing.changed) {
+      out[at + position / 8] |= static_cast<uint8_t>(1 << position % 8);
+    }
+  } else {
+    ForEachGap(listing.changed, elements, [&](uint32_t gap) { PutVarint(gap, out); });
+  }
+  if (!form.varints) {
     out.insert(out.end(), listing.values.begin(), listing.values.end());
   } else {
     WithWidth(listing.width, [&](auto zero) {
@@ -213,7 +214,7 @@ void WritePlain(const Decoded& listing, uint32_t elements, PlainValues values, B
   }
 }
 
-Result<Decoded> ReadPlain(PlainValues values, bool steps, uint32_t elements, uint32_t width, uint32_t changed,
+Result<Decoded> ReadPlain(PlainForm form, bool steps, uint32_t elements, uint32_t width, uint32_t changed,
                           uint32_t uncertain, ByteSpan body) {
   const auto corrupt = [&](const char* where) {
     return Fail(Code::kCorrupt,
@@ -224,8 +225,10 @@ Result<Decoded> ReadPlain(PlainValues values, bool steps, uint32_t elements, uin
   Decoded out;
   out.width = width;
   out.steps = steps;
-  Cursor in(body);
-  if (WritesAbsent(changed, elements)) {
+  VarintReader in(body);
+  if (form.bitmap) {
+    if (!ReadBitmap(in, elements, changed, out.changed)) return corrupt("bitmap");
+  } else if (WritesAbsent(changed, elements)) {
     std::vector<uint32_t> absent;
     if (!ReadPositions(in, elements, elements - changed, absent)) return corrupt("absent positions");
     out.changed = Complement(absent, elements);
@@ -233,7 +236,7 @@ Result<Decoded> ReadPlain(PlainValues values, bool steps, uint32_t elements, uin
     return corrupt("positions");
   }
   out.values.resize(size_t{changed} * width);
-  if (values == PlainValues::kFixed) {
+  if (!form.varints) {
     const uint8_t* from = in.Take(out.values.size());
     if (from == nullptr) return corrupt("values");
     if (!out.values.empty()) std::memcpy(out.values.data(), from, out.values.size());

@@ -80,8 +80,7 @@ void SplitPositions(std::span<const uint32_t> positions, std::vector<uint8_t>& s
 }
 
 void SplitSteps(std::span<const uint32_t> positions, ByteSpan steps, uint32_t width,
-                std::vector<uint8_t>& symbols, std::vector<uint8_t>& escapes, BitWriter& bits) {
-  symbols.resize(positions.size());
+                std::span<uint8_t> symbols, std::vector<uint8_t>& escapes, BitWriter& bits) {
   WithWidth(width, [&](auto zero) {
     using U = decltype(zero);
     BitWriter::Batch batch = bits.Begin(positions.size() * kMostGapBits);
@@ -98,12 +97,13 @@ void SplitSteps(std::span<const uint32_t> positions, ByteSpan steps, uint32_t wi
       escape_count += kind == kEscape;
     }
     bits.Commit(batch);
-    escapes.resize(escape_count);
+    const size_t before = escapes.size();
+    escapes.resize(before + escape_count);
     batch = bits.Begin(escape_count * kMostEscapeBits);
     for (size_t i = 0; i < escape_count; ++i) {
       const U step = escaped[i];
       const Bucketed magnitude = ToBucket(Magnitude(step));
-      escapes[i] = static_cast<uint8_t>(magnitude.bucket);
+      escapes[before + i] = static_cast<uint8_t>(magnitude.bucket);
       batch.Put(std::make_signed_t<U>(step) < 0, 1);
       batch.PutLong(magnitude.extra, magnitude.extra_bits);
     }

@@ -20,10 +20,10 @@ inline constexpr unsigned kUncertainSymbols = 2 * kGapBuckets;
 // The gap of a position is its distance from the one before it, less one (the first: the position itself).
 
 void SplitPositions(std::span<const uint32_t> positions, std::vector<uint8_t>& symbols, BitWriter& bits);
-// steps: width bytes each. The bits of the escapes (sign, low bits of the magnitude) follow those of all
-// gaps.
+// steps: width bytes each. symbols has room for all; escapes are appended. The bits of the escapes (sign, low
+// bits of the magnitude) follow those of all gaps.
 void SplitSteps(std::span<const uint32_t> positions, ByteSpan steps, uint32_t width,
-                std::vector<uint8_t>& symbols, std::vector<uint8_t>& escapes, BitWriter& bits);
+                std::span<uint8_t> symbols, std::vector<uint8_t>& escapes, BitWriter& bits);
 // residues: 0 ... 3, or 0xFF where the element's width bytes of new_bits count.
 void SplitUncertain(std::span<const uint32_t> positions, std::span<const uint8_t> residues, ByteSpan new_bits,
                     uint32_t width, std::vector<uint8_t>& symbols, BitWriter& bits);

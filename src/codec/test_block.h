@@ -26,6 +26,12 @@ struct TestBlock {
     return {elements,  width,         changed,        old_bits,     new_bits,
             uncertain, uncertain_low, uncertain_span, uncertain_new};
   }
+  // What element i holds that is not listed.
+  static uint64_t Filler(uint32_t i, uint32_t width);
+  // The whole block after and before the changes; Uncertain
+  // elements have the lower candidate (above 0) or the upper one as their base.
+  Bytes NewBlock() const;
+  Bytes OldBlock(uint16_t above) const;
 };
 
 enum class Steps {
@@ -41,10 +47,16 @@ TestBlock RandomBlock(Rng& rng, uint32_t elements, uint32_t width, double densit
 struct Part {
   Bytes tables;
   std::vector<Bytes> streams;
+  std::vector<std::vector<uint32_t>> populations;
 };
 Part EncodePart(Coding coding, std::span<const TestBlock> blocks);
 
+// kClass: placed in the block's base.
 Result<Decoded> Decode(const Decoder& decoder, Coding coding, const TestBlock& block, ByteSpan stream);
+Result<Decoded> Decode(const Decoder& decoder, Coding coding, const TestBlock& block, ByteSpan stream,
+                       ByteSpan old_block);
+
+inline constexpr Coding kEveryCoding[] = {Coding::kAbsolute, Coding::kStep, Coding::kClass};
 
 // Positions and, resolved against every base that the encoder allows, new bits.
 void ExpectDecodes(Coding coding, const TestBlock& block, const Decoded& decoded);

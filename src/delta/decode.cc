@@ -16,16 +16,16 @@ Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& 
     out.dense_bits = stream;
     return {};
   }
-  if (coding != codec::Coding::kAbsolute && coding != codec::Coding::kStep) {
-    return Fail(
-        Code::kUnsupported,
-        "coding {} is unknown to this build (0 dense, 1 absolute, 2 step); upgrade deltawire here or publish "
-        "with codings=[\"step\"]",
-        entry.coding);
+  if (coding > codec::Coding::kClass) {
+    return Fail(Code::kUnsupported,
+                "coding {} is unknown to this build (0 dense, 1 absolute, 2 step, 3 class); upgrade "
+                "deltawire here or "
+                "publish with codings=[\"step\"]",
+                entry.coding);
   }
-  if (coding == codec::Coding::kStep) {
+  if (coding != codec::Coding::kAbsolute) {
     if (stream.size() < kValueCheckBytes) {
-      return Fail(Code::kCorrupt, "a step block of {} bytes, expected at least the check's {}", stream.size(),
+      return Fail(Code::kCorrupt, "a block of {} bytes, expected at least the check's {}", stream.size(),
                   kValueCheckBytes);
     }
     const size_t coded = stream.size() - kValueCheckBytes;

@@ -20,8 +20,8 @@ struct DecodedBlock {
   Digest after;
   bool dense = false;
   ByteSpan dense_bits;                  // inside the update's bytes
-  codec::Decoded changes;               // when not dense
-  std::optional<uint32_t> value_check;  // of the new bits (value_check.h); steps only
+  codec::Decoded changes;               // when not dense; class blocks are still to be placed in their base
+  std::optional<uint32_t> value_check;  // of the new bits (value_check.h); step and class only
 };
 
 struct DecodedUpdate {

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <vector>
 
 #include "base/parallel.h"
@@ -35,11 +36,24 @@ struct EncodedUpdate {
   Bytes Join() const;
 };
 
+// What class coding needs beside the changes: the served bits of the new version.
+struct ClassSource {
+  // Bits of a box to out, which has their size. Called from several threads.
+  std::function<Status(uint32_t tensor, const Box& box, MutableByteSpan out)> read;
+  // The same bits where they stand, if they stay there while the update is encoded: then nothing is copied.
+  // An empty span where the box's elements don't follow each other in host memory. May be null.
+  std::function<ByteSpan(uint32_t tensor, const Box& box)> view;
+  // At most so many classes; 12 gains about 1 % where more than 1 % has changed.
+  uint32_t most_classes = 8;
+  const kernels::ClassTable* walk = &kernels::CpuClassTable();
+};
+
 // tensors ascend. Each coded stream is decoded and compared before this returns (codec::Encoder). An update
-// without changes is valid. Uses `parallel` over blocks.
+// without changes is valid. A block whose stream would be larger than its bits becomes dense where these are
+// known. source: for kClass, which is kInvalidArgument without source.read. Uses `parallel` over blocks.
 Result<EncodedUpdate> EncodeUpdate(const format::UpdateHeader& header, const format::Inventory& inventory,
                                    const GridIndex& grid, const std::vector<ChangedTensor>& tensors,
                                    codec::Coding coding, format::EmbedInventory embed,
-                                   const Parallel& parallel);
+                                   const Parallel& parallel, const ClassSource& source = {});
 
 }  // namespace deltawire::delta

@@ -125,11 +125,36 @@ Status Replica::CheckCopies(uint32_t tensor, uint32_t block, std::span<const uin
   return {};
 }
 
+Result<codec::Decoded> Replica::PlaceInBase(const DecodedBlock& decoded, const device::Block& at,
+                                            const StagedBlock* staged) const {
+  codec::Overlay above;
+  ByteSpan base;
+  Bytes copy;
+  if (staged != nullptr && staged->dense) {
+    base = staged->new_bits;
+  } else {
+    base = at.HostBits();
+    if (base.empty()) {
+      copy.resize(uint64_t{at.elements()} * at.served_width());
+      at.Read(copy);
+      base = copy;
+    }
+    if (staged != nullptr) above = {staged->positions, staged->new_bits};
+  }
+  auto placed = codec::Place(*backends_->classes, base, above, decoded.changes);
+  if (placed) return placed;
+  return Fail(std::move(placed).error().Within(Where(decoded.tensor, decoded.block)));
+}
+
 Result<StagedBlock> Replica::StageSparse(const DecodedBlock& decoded) const {
   const device::Block at = At(decoded.tensor, decoded.block, 0);
   const StagedBlock* staged = FindStaged(decoded.tensor, decoded.block);
-  const codec::Decoded& changes = decoded.changes;
   const uint32_t width = at.served_width();
+  std::optional<codec::Decoded> placed;
+  if (decoded.changes.ranked) {
+    DELTAWIRE_ASSIGN(placed, PlaceInBase(decoded, at, staged));
+  }
+  const codec::Decoded& changes = placed ? *placed : decoded.changes;
 
   // The live bits are the undo log; what steps start from is those, or what an earlier update has staged over
   // them.
@@ -153,7 +178,8 @@ Result<StagedBlock> Replica::StageSparse(const DecodedBlock& decoded) const {
   Bytes new_changed(old_changed.size());
   Bytes new_uncertain(old_uncertain.size());
   codec::Resolve(changes, old_changed, old_uncertain, new_changed, new_uncertain);
-  if (decoded.value_check && *decoded.value_check != ValueCheck(new_changed, new_uncertain)) {
+  if (decoded.value_check &&
+      *decoded.value_check != ValueCheck(new_changed, new_uncertain, changes.populations)) {
     return Fail(
         Code::kWrongBase,
         "{}: the update's bytes are intact and start from this receiver's version, but lead to other values "

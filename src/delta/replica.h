@@ -86,6 +86,10 @@ class Replica {
   device::Block At(uint32_t tensor, uint32_t block, size_t view) const;
   std::string Where(uint32_t tensor, uint32_t block) const;
   const StagedBlock* FindStaged(uint32_t tensor, uint32_t block) const;
+  // A class block in the base that it is staged on: live bits, or what an earlier update has staged over
+  // them.
+  Result<codec::Decoded> PlaceInBase(const DecodedBlock& block, const device::Block& at,
+                                     const StagedBlock* staged) const;
   Result<StagedBlock> StageSparse(const DecodedBlock& block) const;
   Result<StagedBlock> StageDense(uint32_t tensor, uint32_t block, MutableByteSpan bits) const;
   Status CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions,

@@ -89,8 +89,14 @@ class ReplicaTest : public testing::TestWithParam<codec::Coding> {
     header.inventory = format::InventoryHash(inventory_);
     header.base_digest = StateDigest(state_);
     header.digest = StateDigest(next);
+    ClassSource source;
+    source.read = [&](uint32_t t, const Box& box, MutableByteSpan out) -> Status {
+      const TensorView view = View(t, next[t]);
+      device::Block(kBackends, view, box, device::CastOfWidth(DtypeBytes(view.dtype)), 0).Read(out);
+      return {};
+    };
     const auto update = EncodeUpdate(header, inventory_, *grid_, tensors, GetParam(),
-                                     format::EmbedInventory::kNo, Parallel(1));
+                                     format::EmbedInventory::kNo, Parallel(1), source);
     EXPECT_TRUE(update) << update.error().message();
     state_ = std::move(next);
     return update->Join();
@@ -235,7 +241,7 @@ TEST_P(ReplicaTest, AFlippedBitInTheBaseIsFoundWhereTheUpdateTouchesIt) {
   refused = Stage(receiver, update);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().code(),
-            GetParam() == codec::Coding::kStep ? Code::kWrongBase : Code::kDetectorFault)
+            GetParam() == codec::Coding::kAbsolute ? Code::kDetectorFault : Code::kWrongBase)
       << refused.error().message();
   const auto verified = receiver.replica->Verify();
   ASSERT_FALSE(verified);
@@ -292,10 +298,12 @@ TEST_P(ReplicaTest, AttachNamesDifferencesOfShapeDtypeAndCopies) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Codings, ReplicaTest,
-                         testing::Values(codec::Coding::kStep, codec::Coding::kAbsolute),
+                         testing::Values(codec::Coding::kStep, codec::Coding::kAbsolute,
+                                         codec::Coding::kClass),
                          [](const auto& test) {
-                           return test.param == codec::Coding::kStep ? std::string("step")
-                                                                     : std::string("absolute");
+                           return test.param == codec::Coding::kStep       ? std::string("step")
+                                  : test.param == codec::Coding::kAbsolute ? std::string("absolute")
+                                                                           : std::string("class");
                          });
 
 }  // namespace

@@ -2,6 +2,7 @@
 #pragma once
 
 #include "base/status.h"
+#include "kernels/class_walk.h"
 #include "kernels/kernels.h"
 #include "tensor/dtype.h"
 #include "tensor/memory.h"
@@ -13,6 +14,7 @@ struct Backends {
   const kernels::Table* host = nullptr;
   const kernels::HostTable* host_ops = nullptr;
   const kernels::Table* torch = nullptr;  // null where no torch tensors come in
+  const kernels::ClassTable* classes = &kernels::CpuClassTable();
 
   const kernels::Table& For(const Memory& memory) const {
     return memory.device() == DeviceKind::kTorch ? *torch : *host;

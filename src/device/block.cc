@@ -193,6 +193,12 @@ std::optional<uint64_t> Block::dense_at() const {
   return first_memory_byte_;
 }
 
+ByteSpan Block::HostBits() const {
+  const auto at = dense_at();
+  if (!at || view_.memory->device() != DeviceKind::kHost || cast_ != CastOfWidth(served_width())) return {};
+  return {static_cast<const uint8_t*>(view_.memory->handle()) + *at, uint64_t{elements_} * served_width()};
+}
+
 void Block::Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& positions, Bytes& old_bits,
                     Bytes& new_bits) const {
   const uint32_t width = served_width();

@@ -45,6 +45,9 @@ class Block {
   void CopyTo(const Memory& to, uint64_t offset, Digest* digest = nullptr) const;
   // Where the block's stored elements begin in their memory, if they follow each other without gaps.
   std::optional<uint64_t> dense_at() const;
+  // The block's served bits where they stand, valid while nothing writes there: in host memory, stored as
+  // served, without gaps. Empty where they don't.
+  ByteSpan HostBits() const;
   // Against dense served bits in memory of the same device: appends positions, old and new bits.
   void Compare(const Memory& old, uint64_t offset, std::vector<uint32_t>& positions, Bytes& old_bits,
                Bytes& new_bits) const;

@@ -28,8 +28,9 @@ struct ObjectRef {
 
 struct ManifestPart {
   ObjectRef object;
-  std::string coding;  // "step", "absolute", "dense"; readers pass over parts whose coding they don't know
-  HashedRange table;   // of deltawire.table's data in the object
+  std::string
+      coding;  // "class", "step", "absolute", "dense"; readers pass over parts whose coding they don't know
+  HashedRange table;  // of deltawire.table's data in the object
 
   friend bool operator==(const ManifestPart&, const ManifestPart&) = default;
 };

@@ -199,8 +199,18 @@ Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& 
   header.inventory = format::InventoryHash(inventory);
   header.base_digest = base;
   header.digest = state;
-  DELTAWIRE_ASSIGN(const auto update, delta::EncodeUpdate(header, inventory, grid, tensors, options.coding,
-                                                          format::EmbedInventory::kYes, options.parallel));
+  const auto new_box = [&](uint32_t tensor, const Box& box) {
+    return BlockOf(options, now.tensors()[tensor].view, box, inventory.tensors[tensor].name);
+  };
+  delta::ClassSource source;
+  source.read = [&](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
+    new_box(tensor, box).Read(bits);
+    return {};
+  };
+  source.view = [&](uint32_t tensor, const Box& box) { return new_box(tensor, box).HostBits(); };
+  DELTAWIRE_ASSIGN(const auto update,
+                   delta::EncodeUpdate(header, inventory, grid, tensors, options.coding,
+                                       format::EmbedInventory::kYes, options.parallel, source));
   const ByteSpan pieces[] = {update.frame.head, update.blocks, update.frame.tail};
   DELTAWIRE_TRY(WriteFileDurably(out, pieces));
 

@@ -203,10 +203,16 @@ Result<std::vector<delta::EncodedUpdate>> Publisher::Encode(const Collected& col
   header.inventory = inventory_hash_;
   header.base_digest = base.digest;
   header.digest = collected.digest;
+  delta::ClassSource source;
+  source.read = [this](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
+    (*watch_)[tensor].ReadBox(box, bits);
+    return {};
+  };
   std::vector<delta::EncodedUpdate> updates;
   for (const codec::Coding coding : options_.codings) {
-    DELTAWIRE_ASSIGN(auto update, delta::EncodeUpdate(header, inventory_, grid_, collected.tensors, coding,
-                                                      format::EmbedInventory::kNo, options_.parallel));
+    DELTAWIRE_ASSIGN(auto update,
+                     delta::EncodeUpdate(header, inventory_, grid_, collected.tensors, coding,
+                                         format::EmbedInventory::kNo, options_.parallel, source));
     updates.push_back(std::move(update));
   }
   return updates;
@@ -383,10 +389,11 @@ Status Publisher::WriteAnchorOf(const sync::VersionRecord& record) {
 Status Publisher::WriteAnchor() {
   DELTAWIRE_TRY(Flush());
   std::vector<uint8_t> moved(watch_->size(), 0);
-  DELTAWIRE_TRY(watch_->ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
-    if (watch.Recompute(block) != watch.PublishedDigest(block)) moved[tensor] = 1;
-    return {};
-  }));
+  DELTAWIRE_TRY(
+      watch_->ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+        if (watch.Recompute(block) != watch.PublishedDigest(block)) moved[tensor] = 1;
+        return {};
+      }));
   const auto count = std::accumulate(moved.begin(), moved.end(), uint64_t{0});
   if (count != 0) {
     return Fail(Code::kInvalidArgument,

@@ -17,7 +17,7 @@ struct Replay {
   std::vector<delta::DecodedUpdate> updates;
 
   // bits: the block before the patches; after this, of the newest version.
-  void Apply(uint32_t tensor, uint32_t block, uint32_t width, MutableByteSpan bits) const {
+  Status Apply(uint32_t tensor, uint32_t block, uint32_t width, MutableByteSpan bits) const {
     for (const auto& update : updates) {
       const auto found = std::lower_bound(
           update.blocks.begin(), update.blocks.end(), std::pair(tensor, block),
@@ -27,7 +27,8 @@ struct Replay {
         std::copy(found->dense_bits.begin(), found->dense_bits.end(), bits.begin());
         continue;
       }
-      const codec::Decoded& changes = found->changes;
+      DELTAWIRE_ASSIGN(const codec::Decoded changes,
+                       codec::Place(kernels::RefClassTable(), bits, {}, found->changes));
       const auto at = [&](const std::vector<uint32_t>& positions, MutableByteSpan values, bool write) {
         for (size_t i = 0; i < positions.size(); ++i) {
           uint8_t* element = bits.data() + uint64_t{positions[i]} * width;
@@ -45,6 +46,7 @@ struct Replay {
       at(changes.changed, new_changed, true);
       at(changes.uncertain, new_uncertain, true);
     }
+    return {};
   }
 };
 
@@ -115,7 +117,7 @@ Result<AuditReport> Publisher::Audit() {
     } else {
       DELTAWIRE_TRY(replay.anchor->ReadBox(tensor, box, rebuilt));
     }
-    replay.Apply(tensor, block, width, rebuilt);
+    DELTAWIRE_TRY(replay.Apply(tensor, block, width, rebuilt));
     const Digest digest = device::Block(reference, watch.live(), box, cast, key).DigestOf(rebuilt);
     Bytes live(rebuilt.size());
     watch.ReadBlock(block, live);

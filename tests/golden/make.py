@@ -62,8 +62,13 @@ def patches(folder: Path) -> None:
     def bits(shape, dtype):
         return random.integers(0, 1 << 8 * np.dtype(dtype).itemsize, shape, dtype=dtype)
 
+    def weights(shape):
+        values = random.normal(0, 0.02, shape).astype("<f4")
+        return (values.view("<u4") >> 16).astype("<u2")
+
     old = {
         "bf16": Tensor("BF16", bits((40, 30), "<u2")),
+        "classes": Tensor("BF16", weights((120, 80))),
         "f16": Tensor("F16", bits((9, 5, 3), "<u2")),
         "f32": Tensor("F32", bits(77, "<u4")),
         "u8": Tensor("U8", bits((3, 70), "u1")),
@@ -77,6 +82,9 @@ def patches(folder: Path) -> None:
         places = random.choice(flat.size, int(share * flat.size), replace=False)
         one = flat.dtype.type(1)
         flat[places] = np.where(random.random(places.size) < 0.5, flat[places] + one, flat[places] - one)
+    flat = new["classes"].bits.reshape(-1)
+    small = np.flatnonzero(((flat >> 7 & 0xFF) < 118) & (random.random(flat.size) < 0.5))
+    flat[small] += np.where(random.random(small.size) < 0.5, 1, 0xFFFF).astype("<u2")
     new["f32"].bits[3] = 0x7FC00001  # a NaN
     new["bf16"].bits[0, 0] ^= np.uint16(0x8000)
     new["scalar"].bits[()] ^= np.uint32(0x80000000)
@@ -87,6 +95,7 @@ def patches(folder: Path) -> None:
     for name, checkpoint in (("old", old), ("new", new), ("other", other)):
         (folder / f"{name}.safetensors").write_bytes(serialize(checkpoint))
     for to, coding, name in (
+        ("new", "class", "class"),
         ("new", "step", "step"),
         ("new", "absolute", "absolute"),
         ("other", "step", "all"),
@@ -114,7 +123,7 @@ def run(folder: Path) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=2e-4)
     states = [served(model)]
     with deltawire.Publisher(
-        model, optimizer, folder / "run", codings=["step", "absolute"], run="golden"
+        model, optimizer, folder / "run", codings=["step", "absolute", "class"], run="golden"
     ) as publisher:
         step(model, optimizer)
         publisher.publish()

@@ -23,15 +23,16 @@ def apply_block(tables, block: Block, data: bytes, item: Item, box: np.ndarray) 
     if block.coding == codings.DENSE:
         return np.frombuffer(data, dtype=unsigned(item.dtype)).copy()
     stream = data
-    if block.coding == codings.STEP:
-        check(len(data) >= CHECK_BYTES, f"{item.name}: a step block without its check")
+    if block.coding != codings.ABSOLUTE:
+        check(len(data) >= CHECK_BYTES, f"{item.name}: a block without its check")
         stream = data[:-CHECK_BYTES]
-    positions, values, unsure, residues, bits = codings.decode(
-        tables, block.coding, block.elements, item.width, block.changed, block.uncertain, stream
+    positions, values, unsure, residues, bits, populations = codings.decode(
+        tables, block.coding, block.elements, item.width, block.changed, block.uncertain, stream, box
     )
     changed, uncertain = codings.resolve(block.coding, values, residues, bits, box[positions], box[unsure])
-    if block.coding == codings.STEP:
-        low = xxhash.xxh3_64_intdigest(changed.tobytes() + uncertain.tobytes()) & 0xFFFFFFFF
+    if block.coding != codings.ABSOLUTE:
+        hashed = changed.tobytes() + uncertain.tobytes() + populations.tobytes()
+        low = xxhash.xxh3_64_intdigest(hashed) & 0xFFFFFFFF
         found = int.from_bytes(data[-CHECK_BYTES:], "little")
         check(low == found, f"{item.name}: the values' check is {low:08x}, the block says {found:08x}")
     new = box.copy()

@@ -7,7 +7,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from codings import ABSOLUTE, DENSE, MAX_ELEMENTS, STEP, check
+from codings import ABSOLUTE, CLASS, DENSE, MAX_ELEMENTS, STEP, check
 from inventory import Inventory, Item
 from wire import Cursor, Unsupported
 
@@ -74,7 +74,7 @@ def parse_box(cursor: Cursor, item: Item):
 def parse_block(cursor: Cursor, item: Item, whole: bool, offset: int) -> Block:
     start, size = ((0,) * len(item.shape), item.shape) if whole else parse_box(cursor, item)
     coding = cursor.unsigned(1)
-    if coding not in (DENSE, ABSOLUTE, STEP):
+    if coding not in (DENSE, ABSOLUTE, STEP, CLASS):
         raise Unsupported(f"{item.name}: coding {coding}")
     stream_bytes, changed, uncertain = cursor.varint(), cursor.varint(), cursor.varint()
     block = Block(

@@ -5,12 +5,16 @@ Plain loops: clarity before speed (about a microsecond a symbol).
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import numpy as np
 
-DENSE, ABSOLUTE, STEP = 0, 1, 2
+DENSE, ABSOLUTE, STEP, CLASS = 0, 1, 2, 3
 MAX_ELEMENTS = 1 << 21
 LANES = (1, 1024), (2, 4096), (4, 8192), (8, 16384)
-ESCAPE_TABLE, UNCERTAIN_TABLE, FIRST_BLOCK_TABLE = 0, 1, 2
+ESCAPE_TABLE, UNCERTAIN_TABLE, FIRST_CODED = 0, 1, 2
+BITMAP_FORMS = 254, 255
+MAX_TABLES, MAX_PROFILES, MAX_CLASSES = 254, 252, 16
 
 
 class Corrupt(ValueError):
@@ -90,13 +94,47 @@ def read_table(bits: Bits) -> Table:
     return Table(frequencies)
 
 
-def open_tables(section: bytes) -> list[Table]:
-    if not section:
-        return []
-    bits = Bits(section[1:])
-    tables = [read_table(bits) for _ in range(section[0])]
-    bits.end()
-    return tables
+@dataclass(frozen=True)
+class Profile:
+    """How a base is cut into classes, and the table of each class."""
+
+    cuts: list[int]
+    tables: list[int]
+
+    def classes(self, base: np.ndarray) -> np.ndarray:
+        """The class of each element."""
+        width = 8 * base.dtype.itemsize
+        keys = (base.astype(np.uint64) << np.uint64(1)) >> np.uint64(width - 8) & np.uint64(0xFF)
+        return np.searchsorted(np.array(self.cuts, dtype=np.uint64), keys, side="right")
+
+
+class Section:
+    """The tables and profiles of a part."""
+
+    def __init__(self, section: bytes) -> None:
+        self.tables: list[Table] = []
+        self.profiles: list[Profile] = []
+        if not section:
+            return
+        check(len(section) >= 2, "entropy section is cut off")
+        tables, profiles = section[0], section[1]
+        check(tables <= MAX_TABLES and profiles <= MAX_PROFILES, "too many tables or profiles")
+        at = 2
+        for _ in range(profiles):
+            check(at < len(section), "a profile is cut off")
+            classes = section[at]
+            check(1 <= classes <= MAX_CLASSES and at + 2 * classes <= len(section), "a profile is cut off")
+            cuts = list(section[at + 1 : at + classes])
+            check(all(a < b for a, b in zip([0, *cuts], cuts, strict=False)), "cuts don't ascend")
+            self.profiles.append(Profile(cuts, list(section[at + classes : at + 2 * classes])))
+            at += 2 * classes
+        bits = Bits(section[at:])
+        self.tables = [read_table(bits) for _ in range(tables)]
+        bits.end()
+
+
+def open_tables(section: bytes) -> Section:
+    return Section(section)
 
 
 class Coder:
@@ -147,38 +185,80 @@ def positions_of(gaps: list[int], elements: int) -> list[int]:
     return positions
 
 
-def read_coded_steps(tables, elements, width, changed, uncertain, stream):
-    check(changed > 0 or stream[0] == FIRST_BLOCK_TABLE, "form of a stream without changed elements")
-    coder = Coder(stream, 1, changed + uncertain)
-    symbols = coder.segment(tables, stream[0], 240, changed) if changed else []
-    escapes = [i for i, s in enumerate(symbols) if s >= 160]
-    magnitudes = coder.segment(tables, ESCAPE_TABLE, 248, len(escapes)) if escapes else []
-    unsure = coder.segment(tables, UNCERTAIN_TABLE, 160, uncertain) if uncertain else []
+def varint(source: bytes, at: int) -> tuple[int, int]:
+    value = shift = 0
+    while True:
+        check(at < len(source), "varint is cut off")
+        byte = source[at]
+        at += 1
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            check(byte != 0 or shift == 7, "varint with a needless zero byte")
+            return value, at
+        check(shift < 70, "varint too long")
+
+
+def read_coded_steps(section, by_class, elements, width, changed, uncertain, stream):
+    """Positions (of a class coding: ranks, class after class), steps and the uncertain lists; the counts of
+    the classes, and the profile."""
+    form = stream[0]
+    check(changed > 0 or form == FIRST_CODED, "form of a stream without changed elements")
+    profile = None
+    counts, tables = [changed], [form]
+    at = 1
+    if by_class and changed:
+        check(form - FIRST_CODED < len(section.profiles), f"profile {form - FIRST_CODED} is missing")
+        profile = section.profiles[form - FIRST_CODED]
+        tables = profile.tables
+        for _ in tables[1:]:
+            count, at = varint(stream, at)
+            counts.append(count)
+            counts[0] -= count
+        check(counts[0] >= 0, "the classes have more elements than the block lists")
+    coder = Coder(stream, at, changed + uncertain)
+    symbols = []
+    for table, count in zip(tables, counts, strict=True):
+        if count:
+            check(table >= FIRST_CODED, "a class with elements and without a table")
+            symbols.append(coder.segment(section.tables, table, 240, count))
+        else:
+            symbols.append([])
+    escapes = sum(s >= 160 for part in symbols for s in part)
+    magnitudes = iter(coder.segment(section.tables, ESCAPE_TABLE, 248, escapes) if escapes else [])
+    unsure = coder.segment(section.tables, UNCERTAIN_TABLE, 160, uncertain) if uncertain else []
     coder.end()
     bits = Bits(stream[coder.at :])
-    positions = positions_of([from_bucket(s % 80, bits) for s in symbols], elements)
-    steps = [(1, -1, 0)[s // 80] for s in symbols]
+    positions, steps = [], []
     largest = 1 << (8 * width - 1)
-    for i, bucket in zip(escapes, magnitudes, strict=True):
-        negative = bits.read(1)
-        m = from_bucket(bucket, bits)
-        check(m != 1 and m <= largest - 1 + negative and not (m == 0 and negative), f"escape {negative} {m}")
-        steps[i] = -m if negative else m
+    for part in symbols:
+        positions += positions_of([from_bucket(s % 80, bits) for s in part], elements)
+        for s in part:
+            step = (1, -1, 0)[s // 80]
+            if s >= 160:
+                negative = bits.read(1)
+                m = from_bucket(next(magnitudes), bits)
+                check(
+                    m != 1 and m <= largest - 1 + negative and not (m == 0 and negative),
+                    f"escape {negative} {m}",
+                )
+                step = -m if negative else m
+            steps.append(step)
     gaps, residues, new_bits = [], [], []
     for s in unsure:
         gaps.append(from_bucket(s % 80, bits))
         residues.append(0xFF if s >= 80 else bits.read(2))
         new_bits.append(bits.read(8 * width) if s >= 80 else 0)
     bits.end()
-    return positions, steps, positions_of(gaps, elements), residues, new_bits
+    return (positions, steps, positions_of(gaps, elements), residues, new_bits), counts, profile
 
 
-def read_coded_absolute(tables, elements, width, changed, stream):
+def read_coded_absolute(section, elements, width, changed, stream):
     plane_tables = stream[1 : 1 + width]
     check(len(plane_tables) == width, "plane tables are cut off")
     coder = Coder(stream, 1 + width, changed)
-    symbols = coder.segment(tables, stream[0], 80, changed)
-    planes = [coder.segment(tables, t, 256, changed) if t else None for t in plane_tables]
+    symbols = coder.segment(section.tables, stream[0], 80, changed)
+    planes = [coder.segment(section.tables, t, 256, changed) if t else None for t in plane_tables]
     coder.end()
     at = coder.at
     for i, plane in enumerate(planes):
@@ -209,25 +289,22 @@ class Plain:
         return self.data[self.at - count : self.at]
 
     def varint(self) -> int:
-        value = shift = 0
-        while True:
-            byte = self.take(1)[0]
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                check(byte != 0 or shift == 7, "varint with a needless zero byte")
-                return value
-            check(shift < 70, "varint too long")
+        value, self.at = varint(self.data, self.at)
+        return value
 
 
 def read_plain(form, elements, width, changed, uncertain, body):
     source = Plain(body)
-    if 2 * changed > elements:
+    if form in BITMAP_FORMS:
+        bitmap = np.unpackbits(np.frombuffer(source.take((elements + 7) // 8), "u1"), bitorder="little")
+        positions = np.flatnonzero(bitmap).tolist()
+        check(len(positions) == changed and (not positions or positions[-1] < elements), "bits of the bitmap")
+    elif 2 * changed > elements:
         absent = positions_of([source.varint() for _ in range(elements - changed)], elements)
         positions = sorted(set(range(elements)) - set(absent))
     else:
         positions = positions_of([source.varint() for _ in range(changed)], elements)
-    if form == 0:
+    if form % 2 == 0:
         values = [int.from_bytes(source.take(width), "little") for _ in range(changed)]
     else:
         folded = [source.varint() for _ in range(changed)]
@@ -245,47 +322,88 @@ def read_plain(form, elements, width, changed, uncertain, body):
     return positions, values, positions_of(gaps, elements), residues, new_bits
 
 
-def decode(tables, coding: int, elements: int, width: int, changed: int, uncertain: int, stream: bytes):
-    """(changed positions, values or steps, uncertain positions, residues, bits) as numpy arrays.
+def decode(
+    section: Section,
+    coding: int,
+    elements: int,
+    width: int,
+    changed: int,
+    uncertain: int,
+    stream: bytes,
+    base: np.ndarray | None = None,
+):
+    """(changed positions, values or steps, uncertain positions, residues, bits, populations) as numpy arrays.
 
     Values, steps (mod 2^(8 width)) and bits have the unsigned dtype of the width; a residue of 0xFF says that
-    the element's bits count.
+    the element's bits count. base: the block's old bits, flat; for CLASS only. populations: how many elements
+    each class has in the virtual base; empty where the stream has no classes.
     """
     stream = bytes(stream)
-    check(coding in (ABSOLUTE, STEP), f"coding {coding}")
+    check(coding in (ABSOLUTE, STEP, CLASS), f"coding {coding}")
     check(width in (1, 2, 4, 8) and elements <= MAX_ELEMENTS, "shape of the block")
     check(changed + uncertain <= elements, "more entries than elements")
     if coding == ABSOLUTE:
         changed, uncertain = changed + uncertain, 0
     lists = [], [], [], [], []
+    counts, profile = [], None
     if changed + uncertain == 0:
         check(not stream, "bytes for a block without changes")
     else:
         check(len(stream) > 0, "no form")
         form = stream[0]
-        if form < FIRST_BLOCK_TABLE:
-            check(form == 0 or coding == STEP, "form 1 is for steps")
+        if form < FIRST_CODED or form in BITMAP_FORMS:
+            check(form % 2 == 0 or coding != ABSOLUTE, "varints are for steps")
             lists = read_plain(form, elements, width, changed, uncertain, stream[1:])
-        elif coding == STEP:
-            lists = read_coded_steps(tables, elements, width, changed, uncertain, stream)
+        elif coding == ABSOLUTE:
+            lists = (*read_coded_absolute(section, elements, width, changed, stream), [], [], [])
         else:
-            lists = (*read_coded_absolute(tables, elements, width, changed, stream), [], [], [])
+            lists, counts, profile = read_coded_steps(
+                section, coding == CLASS, elements, width, changed, uncertain, stream
+            )
     positions, values, unsure, residues, new_bits = lists
-    check(not set(positions) & set(unsure), "an element stands in both lists")
     unsigned = np.dtype(f"<u{width}")
     mask = (1 << 8 * width) - 1
-    return (
-        np.array(positions, dtype=np.uint32),
-        np.array([v & mask for v in values], dtype=unsigned),
-        np.array(unsure, dtype=np.uint32),
-        np.array(residues, dtype=np.uint8),
-        np.array(new_bits, dtype=unsigned),
-    )
+    positions = np.array(positions, dtype=np.uint32)
+    values = np.array([v & mask for v in values], dtype=unsigned)
+    unsure = np.array(unsure, dtype=np.uint32)
+    residues = np.array(residues, dtype=np.uint8)
+    new_bits = np.array(new_bits, dtype=unsigned)
+    populations = np.zeros(0, dtype=np.uint32)
+    if profile is not None:
+        virtual = base.copy()
+        virtual[unsure] = resolve_uncertain(residues, new_bits, base[unsure])
+        positions, values, populations = place(profile, counts, positions, values, virtual)
+    check(not set(positions.tolist()) & set(unsure.tolist()), "an element stands in both lists")
+    return positions, values, unsure, residues, new_bits, populations
+
+
+def place(profile: Profile, counts: list[int], ranks, steps, virtual: np.ndarray):
+    """Ranks in the classes of a base -> ascending positions, with the steps in their order."""
+    classes = profile.classes(virtual)
+    populations = np.bincount(classes, minlength=len(counts)).astype("<u4")
+    found, at = [], 0
+    for c, count in enumerate(counts):
+        members = np.flatnonzero(classes == c)
+        mine = ranks[at : at + count]
+        check(count == 0 or mine[-1] < members.size, f"the base has {members.size} elements of class {c}")
+        found.append(members[mine])
+        at += count
+    positions = np.concatenate(found)
+    order = np.argsort(positions)
+    return positions[order].astype(np.uint32), steps[order], populations
 
 
 def ordinal(bits: np.ndarray) -> np.ndarray:
     top = bits.dtype.type(1 << (8 * bits.dtype.itemsize - 1))
     return np.where(bits & top, bits ^ (top - bits.dtype.type(1)), bits)
+
+
+def resolve_uncertain(residues, new_bits, old):
+    kind = new_bits.dtype.type
+    with np.errstate(over="ignore"):
+        lowest = ordinal(old) - kind(1)
+        candidate = ordinal(lowest + ((residues.astype(new_bits.dtype) - lowest) & kind(3)))
+    return np.where(residues == 0xFF, new_bits, candidate)
 
 
 def resolve(coding: int, values, residues, new_bits, old_changed, old_uncertain):
@@ -294,7 +412,4 @@ def resolve(coding: int, values, residues, new_bits, old_changed, old_uncertain)
         return values, new_bits
     with np.errstate(over="ignore"):
         changed = ordinal(ordinal(old_changed) + values)
-        kind = values.dtype.type
-        lowest = ordinal(old_uncertain) - kind(1)
-        candidate = ordinal(lowest + ((residues.astype(values.dtype) - lowest) & kind(3)))
-    return changed, np.where(residues == 0xFF, new_bits, candidate)
+    return changed, resolve_uncertain(residues, new_bits, old_uncertain)

@@ -10,7 +10,7 @@ from codings import check
 from wire import field, format_version, hexadecimal, identifier, parse_json, run_name
 
 MAX_BYTES = 16 << 20
-KNOWN_CODINGS = "step", "absolute", "dense"
+KNOWN_CODINGS = "class", "step", "absolute", "dense"
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Random checkpoints and a random run: what the library writes, the reader reads, and the bits are equal."""
 
 import catalog
+import codings
 import deltawire
 import inventory
 import numpy as np
@@ -53,7 +54,7 @@ def check_patch(patch, old, new, same):
     return parsed
 
 
-@pytest.mark.parametrize("coding", ["step", "absolute"])
+@pytest.mark.parametrize("coding", ["class", "step", "absolute"])
 @pytest.mark.parametrize("seed", range(12))
 def test_patches_of_random_checkpoints(tmp_path, same, seed, coding):
     random = np.random.default_rng([seed, 7])
@@ -84,13 +85,52 @@ def test_tensors_of_several_blocks(tmp_path, same, shape):
     assert len(boxes) > 1
 
 
+def weights_of(random, dtype, shape):
+    """Magnitudes as weights have them: few small ones."""
+    values = random.normal(0, 0.02, shape).astype("<f4")
+    if dtype == "F32":
+        return values.view("<u4").copy()
+    if dtype == "BF16":
+        return (values.view("<u4") >> 16).astype("<u2")
+    if dtype == "F16":
+        return values.astype("<f2").view("<u2")
+    return (values.astype("<f2").view("<u2") >> 8).astype("u1")  # E5M2, truncated
+
+
+@pytest.mark.parametrize("dtype", ["BF16", "F32", "F16", "F8_E5M2"])
+def test_class_patches_where_small_weights_change(tmp_path, same, dtype):
+    random = np.random.default_rng([5, len(dtype)])
+    old = {
+        "w": Tensor(dtype, weights_of(random, dtype, (150, 200))),
+        "v": Tensor(dtype, weights_of(random, dtype, 9000)),
+    }
+    new = {}
+    for name, tensor in old.items():
+        flat = tensor.bits.reshape(-1).copy()
+        width = 8 * flat.dtype.itemsize
+        keys = (flat.astype("<u8") << 1 >> (width - 8)) & 0xFF
+        chance = np.minimum(
+            1, 0.02 * np.exp2((np.median(keys) - keys.astype(float)) / (8 if dtype == "F16" else 1))
+        )
+        places = np.flatnonzero(random.random(flat.size) < chance)
+        flat[places] += np.where(random.random(places.size) < 0.5, 1, (1 << width) - 1).astype(flat.dtype)
+        new[name] = Tensor(dtype, flat.reshape(tensor.bits.shape))
+    (tmp_path / "old").write_bytes(serialize(old))
+    (tmp_path / "new").write_bytes(serialize(new))
+    deltawire.diff(tmp_path / "old", tmp_path / "new", tmp_path / "patch", coding="class")
+    parsed = check_patch(tmp_path / "patch", old, new, same)
+    assert any(profile.cuts for profile in codings.open_tables(parsed.entropy).profiles)
+    deltawire.apply(tmp_path / "old", tmp_path / "patch", tmp_path / "out")
+    assert (tmp_path / "out").read_bytes() == (tmp_path / "new").read_bytes()
+
+
 def test_patches_of_the_command(tmp_path, same, command):
     random = np.random.default_rng(5)
     old = random_checkpoint(random)
     new = {name: change(random, tensor, 0.1) for name, tensor in old.items()}
     (tmp_path / "old.safetensors").write_bytes(serialize(old))
     (tmp_path / "new.safetensors").write_bytes(serialize(new))
-    for coding in ("step", "absolute"):
+    for coding in ("class", "step", "absolute"):
         patch = tmp_path / f"{coding}.safetensors"
         command(
             "diff",
@@ -158,7 +198,7 @@ def test_a_random_run(tmp_path, same, detector, from_checkpoint):
         (base / "model.safetensors").write_bytes(serialize(state))
         with torch.no_grad():
             model.up.bias[:3] += 1
-    options = {"codings": ["step", "absolute"], "anchor_every": 3, "detector": detector}
+    options = {"codings": ["class", "step", "absolute"], "anchor_every": 3, "detector": detector}
     states = [served(model)]
     with deltawire.Publisher(model, optimizer, tmp_path / "run", base=base, **options) as publisher:
         for _ in range(7):

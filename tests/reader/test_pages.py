@@ -129,19 +129,25 @@ def test_safetensors():
 
 def test_codings():
     text = example("codings.md", "Worked example")
-    coded, _, plain = fences(text)
+    coded, _, plain, keys = fences(text)
     section, stream = (bytes.fromhex(line.split(maxsplit=1)[1]) for line in coded.splitlines())
     tables = codings.open_tables(section)
-    positions, steps, unsure, residues, bits = codings.decode(tables, codings.STEP, 400, 2, 90, 3, stream)
+    positions, steps, unsure, residues, bits, _ = codings.decode(tables, codings.STEP, 400, 2, 90, 3, stream)
     assert positions.tolist() == list(range(3, 360, 4))
     signed = steps.view("<i2").tolist()
     assert [signed[i] for i in (0, 1, 29, 59, 89)] == [1, -1, 5, -300, -32768]
     assert (unsure.tolist(), residues.tolist(), bits.tolist()) == ([1, 42, 397], [2, 255, 0], [0, 0x3F81, 0])
-    positions, steps, unsure, _, bits = codings.decode(
-        [], codings.STEP, 1 << 21, 4, 2, 1, bytes.fromhex(plain)
+    positions, steps, unsure, _, bits, _ = codings.decode(
+        codings.open_tables(b""), codings.STEP, 1 << 21, 4, 2, 1, bytes.fromhex(plain)
     )
     assert (positions.tolist(), steps.view("<i4").tolist()) == ([123456, 2097151], [1, -70])
     assert (unsure.tolist(), bits.tolist()) == ([5], [0x01020304])
+    base = np.array([int(key) << 7 for key in keys.split()], dtype="<u2")
+    profile = codings.Profile([116], [2, 2])
+    ranks, counts = np.array([0, 1, 3, 7]), [3, 1]
+    positions, steps, populations = codings.place(profile, counts, ranks, np.arange(4), base)
+    assert (positions.tolist(), steps.tolist()) == ([3, 6, 9, 13], [0, 1, 3, 2])
+    assert populations.tolist() == [4, 12]
 
 
 @pytest.mark.parametrize("row", range(2))
