@@ -50,6 +50,8 @@ class StepAuditReport:
     """Certified old bits that are not the true ones."""
     skipped: int = 0
     """Tensor-steps to which inversion did not apply."""
+    unaudited: int = 0
+    """Tensors outside the sample: watched by another detector, which compares bits, or left out of it."""
 
 
 class StepAudit:
@@ -72,7 +74,9 @@ class StepAudit:
             self._sample.append((i, count))
             left -= count
         self._report.tensors = len(self._sample)
+        self._report.unaudited = len(choices) - len(self._sample)
         self._report.elements = SAMPLE_ELEMENTS - left
+        self._began = False
         self._before: dict[int, np.ndarray] = {}
         self._counters_before: list[int] = []
 
@@ -82,11 +86,13 @@ class StepAudit:
             return
         self._before = {i: _served(self._head(self._weights(i), count)) for i, count in self._sample}
         self._counters_before = counters
+        self._began = True
 
     def after_step(self, optimizer: torch.optim.Optimizer, steps: list[ObservedStep]) -> None:
         report = self._report
-        if report is None or not self._before:
+        if report is None or not self._began:
             return
+        self._began = False
         observed = {step.tensor: step for step in steps}
         for i, count in self._sample:
             if self._choices[i].optimizer is not optimizer:
@@ -140,7 +146,7 @@ class StepAudit:
             report.uncertain += len(uncertain) // 4
         # The watch keeps the bits of these and compares them itself (set Z).
         size = before & 0x7FFF
-        small = (before == 0x8000) | ((size >= 1) & (size <= 0x0100))
+        small = (before == 0x8000) | ((size >= 1) & (size <= 0x0800))
         report.compared += len(before)
         report.changed += int(changed.sum())
         report.missed += int((changed & ~reported & ~small).sum())

@@ -16,10 +16,10 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROW_WORDS = 512  # words that share a right factor of the digest
-_SMALL_MAGNITUDE = 0x0100  # set Z
+_SMALL_MAGNITUDE = 0x0800  # set Z
 _SIGN = -0x80000000  # of int32
 
-AdamwBand = tuple[float, float, float, float, float, float, float, float, bool]
+AdamwBand = tuple[float, float, float, float, float, float, float, float, bool, bool]
 SgdBand = tuple[float, float, float, float, float, float, float]
 
 
@@ -235,7 +235,7 @@ class Storage:
         n: int,
         *lists: memoryview,
     ) -> tuple[int, int]:
-        k1, k2, s, r, eps, band_a, band_b, band_c, tiny_eps = band
+        k1, k2, s, r, eps, band_a, band_b, band_c, tiny_eps, idle_stays = band
         theta = self._run(offset, 4, n).view(torch.float32)
         m = m_storage._moment(m_offset, n, m_is_bf16)
         v = v_storage._moment(v_offset, n, v_is_bf16)
@@ -245,7 +245,7 @@ class Storage:
         in_range = (v < 2.0**100) & (m.abs() < 2.0**100)
         if tiny_eps:
             in_range &= (m == 0) | (v >= 2.0**-100)
-        return _decide(theta, undone, b, in_range, m == 0, lists)
+        return _decide(theta, undone, b, in_range, _zero(m) & idle_stays, lists)
 
     @torch.no_grad()
     def invert_sgd(
@@ -268,7 +268,7 @@ class Storage:
         undone = theta * k1 + u * k2
         b = theta.abs() * band_a + (size * band_b + band_c)
         everywhere = torch.ones_like(theta, dtype=torch.bool)
-        return _decide(theta, undone, b, everywhere, (x == 0) & (y == 0), lists)
+        return _decide(theta, undone, b, everywhere, _zero(x) & _zero(y), lists)
 
     @torch.no_grad()
     def select_small(self, offset: int, cast: int, n: int, positions: memoryview, out: memoryview) -> int:
@@ -279,6 +279,11 @@ class Storage:
         _host(positions, torch.int32)[:count] = found.cpu()
         _host(out, torch.int16)[:count] = bits[found].cpu()
         return count
+
+
+def _zero(x: torch.Tensor) -> torch.Tensor:
+    """By bits: even where this side takes subnormals for zero, the step may not have."""
+    return (x.view(torch.int32) & 0x7FFFFFFF) == 0
 
 
 def _rounded_outward(x: torch.Tensor, towards: float) -> torch.Tensor:
@@ -308,7 +313,7 @@ def _decide(
 
     # Written so that any NaN ends in "not covered" or "not kept".
     covered = in_range & (cell < 0x7F800000) & (magnitude < 0x7F800000)
-    same = (covered & (x + b < outer) & (b - x < inner)) | ((magnitude == 0) & idle)
+    same = (covered & (x + b < outer) & (b - x < inner)) | ((bits == 0) & idle)
     flagged = (~same).nonzero().view(-1)
 
     # The old value lies in [low, high]; 1.0001 covers the roundings of b and of this sum.

@@ -5,7 +5,7 @@
 namespace deltawire::detect {
 namespace {
 
-bool IsSmall(uint16_t bits) { return bits == 0x8000 || ((bits & 0x7FFF) != 0 && (bits & 0x7FFF) <= 0x0100); }
+bool IsSmall(uint16_t bits) { return bits == 0x8000 || ((bits & 0x7FFF) != 0 && (bits & 0x7FFF) <= 0x0800); }
 
 }  // namespace
 

@@ -301,6 +301,40 @@ TEST(TensorWatch, CaptureWatchesEveryServedWidthThatALogHolds) {
   EXPECT_EQ(refused.error().code(), Code::kInvalidArgument);
 }
 
+// Found by `deltawire stress detect` once in 2e9 steps: the float32 moment of -4.3e-41 that cancelled the
+// weight was stored in BF16 as -0, and the weight of -4.3e-38 was above set Z as it was then.
+TEST(TensorWatch, AWeightThatAMomentRoundedToZeroCancelledIsSent) {
+  const Shape shape = {3};
+  const TensorView theta = TensorView::RowMajor(AllocateHost(12), 0, Dtype::kF32, shape);
+  const TensorView m = TensorView::RowMajor(AllocateHost(6), 0, Dtype::kBf16, shape);
+  const TensorView v = TensorView::RowMajor(AllocateHost(6), 0, Dtype::kBf16, shape);
+  auto* weights = static_cast<uint32_t*>(theta.memory->handle());
+  static_cast<uint16_t*>(m.memory->handle())[1] = 0x8000;
+  // The old weight of -4.3e-38; and +0 that a fused multiply-add turned into -0.
+  struct Case {
+    double eps;
+    uint32_t before, after;
+  };
+  for (const auto& [eps, before, after] :
+       {Case{1e-8, 0x8168E54A, 0}, Case{1e-15, 0x8168E54A, 0}, Case{1e-8, 0, 0x80000000}}) {
+    weights[1] = before;
+    const auto made = TensorWatch::Create(kRef, {"w", theta, Dtype::kBf16, *GridBlocks(shape, {})},
+                                          Method::kInversion, "", 0);
+    ASSERT_TRUE(made);
+    ASSERT_TRUE((*made)->Start(0));
+    weights[1] = after;
+    const kernels::AdamwHyper hyper{.lr = 1e-6, .weight_decay = 0, .eps = eps};
+    const StepRecord record = MakeStepRecord({1, AdamStep{hyper, m, v}, ""}, shape);
+    (*made)->ObserveStep(record);
+    ASSERT_TRUE((*made)->InvertBlock(0, record));
+    const auto change = (*made)->Collect(0);
+    ASSERT_TRUE(change);
+    EXPECT_FALSE(change->dense);
+    EXPECT_EQ(change->changed.size() + change->uncertain.size(), 1 + (eps < 1e-10 ? 2u : 0u));
+    EXPECT_TRUE(change->changed == std::vector<uint32_t>{1} || !change->uncertain.empty());
+  }
+}
+
 TEST(TensorWatch, InversionSendsFewAndCountsWhatItDidNotKnow) {
   Trainee trainee(Method::kInversion, 200, 500, 4);
   for (int i = 0; i < 30; ++i) trainee.Step(1e-6);

@@ -55,6 +55,8 @@ tl::expected<AdamwBand, std::string_view> MakeAdamwBand(const AdamwHyper& hyper,
       .b = static_cast<float>(b),
       .c = static_cast<float>(floor),
       .tiny_eps = hyper.eps < 0x1p-36,
+      // A BF16 m of zero was less than 2^-134: the update less than 2^-114, well inside set Z (2^-111).
+      .idle_stays = moment_error == 0 || hyper.lr / correction1 / hyper.eps <= 0x1p20,
   };
   if (!std::isfinite(band.s) || !std::isfinite(band.r) || !std::isfinite(band.b) || !std::isfinite(band.c) ||
       !std::isfinite(band.eps)) {

@@ -63,6 +63,17 @@ TEST(MakeAdamwBandTest, TinyEpsIsMarked) {
   EXPECT_TRUE(MakeAdamwBand(hyper)->tiny_eps);
 }
 
+// What a float32 register of less than 2^-134 moved while BF16 stored it as zero.
+TEST(MakeAdamwBandTest, ZeroMomentsProveNothingWhereRoundedOnesMayHaveMovedTheWeight) {
+  AdamwHyper hyper = Usual();
+  EXPECT_TRUE(MakeAdamwBand(hyper)->idle_stays);
+  EXPECT_TRUE(MakeAdamwBand(hyper, kBf16Moments)->idle_stays);
+  hyper.eps = 1e-15;  // lr / eps = 1e9
+  EXPECT_TRUE(MakeAdamwBand(hyper)->idle_stays);
+  EXPECT_FALSE(MakeAdamwBand(hyper, kBf16Moments)->idle_stays);
+  EXPECT_FALSE(MakeAdamwBand(hyper, kBf16M)->idle_stays);
+}
+
 TEST(MakeAdamwBandTest, EdgesOfThePreconditionsHold) {
   AdamwHyper hyper = Usual();
   hyper.lr = 0;

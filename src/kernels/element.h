@@ -156,7 +156,7 @@ struct Verdict {
   uint8_t span;
 };
 
-inline constexpr uint16_t kBf16SmallMagnitude = 0x0100;  // set Z: magnitudes 1 ... this
+inline constexpr uint16_t kBf16SmallMagnitude = 0x0800;  // set Z: magnitudes 1 ... this, 2^-111
 
 // Next representable value outward when the conversion from double rounded inward.
 inline float FloatBelow(double x) {
@@ -182,7 +182,9 @@ inline Verdict DecideElement(float theta, float undone, float b, bool in_range, 
 
   const bool covered = in_range && cell < 0x7F800000 && magnitude < 0x7F800000;
   if (covered && x + b < outer && b - x < inner) return {Verdict::kSame, 0, 0};
-  if (magnitude == 0 && idle) return {Verdict::kSame, 0, 0};
+  // Not -0, which a fused multiply-add of an m that was then rounded to zero makes of +0. Where it was -0
+  // before, set Z knows.
+  if (theta_bits == 0 && idle) return {Verdict::kSame, 0, 0};
   if (!covered) return {Verdict::kUncertain, 0, 0};
 
   // The old value lies in [low, high]; 1.0001 covers the roundings of b and of this sum.
@@ -204,6 +206,9 @@ inline Verdict DecideElement(float theta, float undone, float b, bool in_range, 
   return {Verdict::kUncertain, 0, 0};
 }
 
+// By bits: even where this side takes subnormals for zero, the step may not have.
+inline bool IsZero(float x) { return std::bit_cast<uint32_t>(x) << 1 == 0; }
+
 inline Verdict InvertAdamwElement(float theta, float m, float v, const AdamwBand& band) {
   const float root = std::sqrt(v * band.r) + band.eps;
   const float u = (band.s * m) / root;
@@ -211,7 +216,7 @@ inline Verdict InvertAdamwElement(float theta, float m, float v, const AdamwBand
   const float b = band.a * std::fabs(theta) + (band.b * std::fabs(u) + band.c);
   const bool in_range =
       v < 0x1p100f && std::fabs(m) < 0x1p100f && (!band.tiny_eps || m == 0 || v >= 0x1p-100f);
-  return DecideElement(theta, undone, b, in_range, m == 0);
+  return DecideElement(theta, undone, b, in_range, band.idle_stays && IsZero(m));
 }
 
 // y is 0 where a step has none.
@@ -220,7 +225,7 @@ inline Verdict InvertSgdElement(float theta, float x, float y, const SgdBand& ba
   const float size = std::fabs(band.s) * (std::fabs(x) + std::fabs(band.mu) * std::fabs(y));
   const float undone = band.k1 * theta + band.k2 * u;
   const float b = band.a * std::fabs(theta) + (band.b * size + band.c);
-  return DecideElement(theta, undone, b, true, x == 0 && y == 0);
+  return DecideElement(theta, undone, b, true, IsZero(x) && IsZero(y));
 }
 
 // Stored moment -> float32.

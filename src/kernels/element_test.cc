@@ -104,11 +104,11 @@ TEST(SetZTest, NegativeZeroAndTinyMagnitudes) {
   uint32_t members = 0;
   for (uint32_t bits = 0; bits <= 0xFFFF; ++bits) {
     const double magnitude = std::fabs(AsDouble((bits & 0x7FFF) << 16));
-    const bool expected = bits == 0x8000 || (magnitude != 0 && magnitude <= AsDouble(0x01000000));
+    const bool expected = bits == 0x8000 || (magnitude != 0 && magnitude <= AsDouble(0x08000000));
     ASSERT_EQ(InSetZ(static_cast<uint16_t>(bits)), expected) << std::hex << bits;
     members += expected;
   }
-  EXPECT_EQ(members, 513u);
+  EXPECT_EQ(members, 4097u);
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ inline uint16_t OracleBf16(float x) {
   return static_cast<uint16_t>(upper + 1);
 }
 inline bool OracleInSetZ(uint16_t bits) {
-  return bits == 0x8000 || ((bits & 0x7FFF) != 0 && (bits & 0x7FFF) <= 0x0100);
+  return bits == 0x8000 || ((bits & 0x7FFF) != 0 && (bits & 0x7FFF) <= 0x0800);
 }
 
 // A weight within four units of float32 of an edge of a BF16 cell; every eighth cell next to a binade.

@@ -67,6 +67,9 @@ struct AdamwBand {
   float eps;      // > 0
   float a, b, c;  // half width of the band: a |theta'| + (b |u| + c)
   bool tiny_eps;  // eps < 2^-36: elements with m != 0 and v < 2^-100 are always flagged
+  // Whether a weight of +0 whose stored m is zero has not changed, set Z aside. Otherwise m may have been rounded
+  // to zero after it moved the weight by more than set Z reaches.
+  bool idle_stays;
 };
 
 // How the moments are stored: float32, or BF16, which is widened as it is read.
@@ -133,7 +136,7 @@ struct Table {
   void (*invert_sgd)(Source theta, Source x, Source y, const SgdBand& band, uint32_t n, uint64_t canonical,
                      uint64_t key, uint64_t lanes[2], Inverted* out);
 
-  // Set Z: positions whose served BF16 is 0x8000 or has a magnitude of 1 ... 0x0100, with the bits.
+  // Set Z: positions whose served BF16 is 0x8000 or has a magnitude of 1 ... 0x0800, with the bits.
   uint32_t (*select_small)(Source live, Cast cast, uint32_t n, uint32_t* pos, uint16_t* bits);
 };
 

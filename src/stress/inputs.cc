@@ -131,6 +131,12 @@ inline Element WildElement(const Aim& aim, uint32_t i) {
   second = which == 6 ? FloatOf((choices & 8) != 0 ? any : any & 0x7FFFFFFF) : second;
   first = which == 7 ? FloatOf(any) : first;
   first = (choices >> 4 & 7) == 0 ? FloatOf(choices << 20 & 0x80000000) : first;
+  // A first moment that BF16 rounds to zero, or nearly, and a step that ends on zero.
+  const bool vanishes = which == 5 && (choices & 8) != 0 && !aim.sgd;
+  first = vanishes ? FloatOf(sign | (any & 0xFFFF)) : first;
+  second = vanishes && (choices & 0x100) != 0 ? 0 : second;
+  const float update = aim.step_size * first / (Root(second * aim.inverse_bc2) + aim.eps);
+  theta = vanishes ? update * aim.inverse_c : theta;
   return {theta, first, second};
 }
 

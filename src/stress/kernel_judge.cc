@@ -18,7 +18,7 @@ bool OnMidpoint(float theta) { return (std::bit_cast<uint32_t>(theta) & 0xFFFF) 
 
 bool IsSmall(uint16_t bits) {
   const uint32_t size = bits & 0x7FFF;
-  return bits == 0x8000 || (size >= 1 && size <= 0x0100);
+  return bits == 0x8000 || (size >= 1 && size <= 0x0800);
 }
 
 }  // namespace

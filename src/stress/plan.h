@@ -86,7 +86,7 @@ struct BatchPlan {
 };
 
 // Bumped when a batch number means something else than before: tallies of different plans don't add up.
-inline constexpr uint64_t kPlanVersion = 1;
+inline constexpr uint64_t kPlanVersion = 2;
 
 inline constexpr uint32_t kBatchElements = 1u << 16;  // element-steps of a batch
 

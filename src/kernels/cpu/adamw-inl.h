@@ -65,8 +65,9 @@ struct AdamwRule {
     const VF u = hn::Div(hn::Mul(hn::Set(df, band.s), m_at), root);
     const VF limit = hn::Set(df, 0x1p100f);
     auto in_range = hn::And(hn::Lt(v_at, limit), hn::Lt(hn::Abs(m_at), limit));
-    const auto idle = hn::Eq(m_at, hn::Zero(df));
-    if (band.tiny_eps) in_range = hn::And(in_range, hn::Or(idle, hn::Ge(v_at, hn::Set(df, 0x1p-100f))));
+    const auto idle = hn::And(IsZero(m_at), hn::FirstN(df, band.idle_stays ? kLanes : 0));
+    if (band.tiny_eps)
+      in_range = hn::And(in_range, hn::Or(hn::Eq(m_at, hn::Zero(df)), hn::Ge(v_at, hn::Set(df, 0x1p-100f))));
     return {hn::Add(hn::Mul(hn::Set(df, band.k1), weights), hn::Mul(hn::Set(df, band.k2), u)),
             hn::Add(hn::Mul(hn::Set(df, band.a), hn::Abs(weights)),
                     hn::Add(hn::Mul(hn::Set(df, band.b), hn::Abs(u)), hn::Set(df, band.c))),

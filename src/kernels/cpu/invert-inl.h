@@ -47,6 +47,12 @@ struct Estimate {
   hn::Mask<DF> idle;      // the update is +-0
 };
 
+// kernels::IsZero: by bits.
+HWY_INLINE hn::Mask<DF> IsZero(VF x) {
+  const DU du;
+  return hn::RebindMask(DF(), hn::Eq(hn::ShiftLeft<1>(hn::BitCast(du, x)), hn::Zero(du)));
+}
+
 // The upper halves of 2 kLanes words.
 template <class V>
 HWY_INLINE VI16 UpperHalves(V low, V high) {
@@ -151,7 +157,7 @@ HWY_INLINE Verdicts Decide(VF theta, const Estimate& e) {
   const auto covered = hn::And(finite, hn::RebindMask(du, e.in_range));
   const auto inside =
       hn::RebindMask(du, hn::And(hn::Lt(hn::Add(outward, e.b), outer), hn::Lt(hn::Sub(e.b, outward), inner)));
-  const auto zero = hn::And(hn::Eq(magnitude, hn::Zero(du)), hn::RebindMask(du, e.idle));
+  const auto zero = hn::And(hn::Eq(bits, hn::Zero(du)), hn::RebindMask(du, e.idle));
   const auto same = hn::Or(hn::And(covered, inside), zero);
 
   const auto widen = hn::Set(dd, 1.0001);

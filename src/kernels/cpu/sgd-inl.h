@@ -58,7 +58,7 @@ struct SgdRule {
     return {hn::Add(hn::Mul(hn::Set(df, band.k1), weights), hn::Mul(hn::Set(df, band.k2), u)),
             hn::Add(hn::Mul(hn::Set(df, band.a), hn::Abs(weights)),
                     hn::Add(hn::Mul(hn::Set(df, band.b), size), hn::Set(df, band.c))),
-            hn::Eq(zero, zero), hn::And(hn::Eq(x_at, zero), hn::Eq(y_at, zero))};
+            hn::Eq(zero, zero), hn::And(IsZero(x_at), IsZero(y_at))};
   }
 };
 
