@@ -73,7 +73,7 @@ class ChangeDetector:
         optimizer: Any,
         *,
         detector: str = "auto",
-        adam_family: Sequence[AdamFamily] = (),
+        adam_family: AdamFamily | Sequence[AdamFamily] = (),
         dtype: DtypeRule | Mapping[str, DtypeRule] = None,
         threads: int = 0,
         _backend: str = "auto",

@@ -72,7 +72,7 @@ def explain(
     *,
     dtype: DtypeRule | Mapping[str, DtypeRule] = None,
     base: str | os.PathLike[str] | None = None,
-    adam_family: Sequence[AdamFamily] = (),
+    adam_family: AdamFamily | Sequence[AdamFamily] = (),
 ) -> Explanation:
     """Which detector a Publisher with these arguments would use for each tensor, why, and at what memory.
 

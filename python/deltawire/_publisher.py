@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 import os
 import weakref
@@ -79,7 +80,7 @@ class Publisher:
         *,
         base: str | os.PathLike[str] | None = None,
         detector: str = "auto",
-        adam_family: Sequence[AdamFamily] = (),
+        adam_family: AdamFamily | Sequence[AdamFamily] = (),
         dtype: DtypeRule | Mapping[str, DtypeRule] = None,
         codings: Sequence[str] | None = None,
         run: str | None = None,
@@ -174,7 +175,8 @@ class Publisher:
         with self._calls():
             self._watch.before_collection()
             quantize_seconds = self._quantized.refresh(self._core)
-            self._version = Version._of(self._core.publish(wait), quantize_seconds)
+            version = Version._of(self._core.publish(wait), quantize_seconds)
+            self._version = dataclasses.replace(version, notes=(*version.notes, *self._watch.notes()))
             self._watch.keep_order()
             return self._version
 

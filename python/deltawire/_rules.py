@@ -228,9 +228,11 @@ _TORCH_RULES: dict[type[torch.optim.Optimizer], Rule] = {
 class Rules:
     """torch's optimizers and those that the user declares."""
 
-    def __init__(self, declared: Sequence[AdamFamily] = ()) -> None:
+    def __init__(self, declared: AdamFamily | Sequence[AdamFamily] = ()) -> None:
         self._rules = dict(_TORCH_RULES)
-        for family in declared:
+        for family in [declared] if isinstance(declared, AdamFamily) else declared:
+            if not isinstance(family, AdamFamily):
+                raise make("invalid_argument", f"adam_family holds {family!r}, not a deltawire.AdamFamily")
             kind = family.optimizer_class
             if not (isinstance(kind, type) and issubclass(kind, torch.optim.Optimizer)):
                 raise make(

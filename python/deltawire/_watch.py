@@ -149,6 +149,28 @@ class Watch:
         self._inversion.forget()
         self._core.check_steps(self.counters())
 
+    def notes(self) -> tuple[str, ...]:
+        """What is out of the ordinary about the optimizers now, for the version that is published."""
+        held = {
+            id(entry.held): entry.name
+            for entry, choice in zip(self._entries, self._choices, strict=True)
+            if choice.method == "fence"
+        }
+        stepped = [
+            held[id(parameter)]
+            for hooks in self._hooks
+            for group in hooks.optimizer.param_groups
+            for parameter in group["params"]
+            if id(parameter) in held
+        ]
+        if not stepped:
+            return ()
+        return (
+            f"{len(stepped)} tensors ({', '.join(stepped[:3])}{' ...' if len(stepped) > 3 else ''}) were given to an "
+            f"optimizer after the {self._owner} was opened: it watches them as what nobody steps, and their changed "
+            f"blocks go out whole; open a new {self._owner} (resume=True) to have them watched",
+        )
+
     def keep_order(self) -> None:
         for hooks in self._hooks:
             hooks.keep_order()

@@ -134,7 +134,11 @@ void TensorWatch::MeetFence(uint32_t block, const device::Block& at, const Diges
   state.pending = {};
   state.pending_unknown = true;
   // Not over a cause that is known better: steps that went by unseen change bits, too.
-  if (state.note.empty()) state.note = "its served bits changed outside an observed optimizer step";
+  if (state.note.empty()) {
+    state.note =
+        "its served bits changed, but not by an observed optimizer step (an edit, reloaded optimizer state, or an "
+        "optimizer that is new or lost its hooks: then open a new publisher)";
+  }
 }
 
 void TensorWatch::ObserveStep(const StepRecord& record) {

@@ -174,6 +174,8 @@ def findings(**values):
         "excess": 1,
         "uncertain": 2,
         "wrong_old": 0,
+        "tensors": 3,
+        "unaudited": 1,
     }
     return {**found, **values}
 
@@ -185,6 +187,12 @@ def test_audit_passes_on_what_the_publisher_found(tmp_path):
     kept.write_text("old")
     audit(findings(), 0, "--report", kept)
     assert json.loads(kept.read_text())["changed"] == 5
+
+
+def test_audit_of_a_loop_without_undone_tensors_has_nothing_to_say_against_it():
+    done = audit(findings(compared=0, changed=0, tensors=0, unaudited=4), 0)
+    assert done.code == 0
+    assert "0 undone" in done.stdout
 
 
 @pytest.mark.parametrize(

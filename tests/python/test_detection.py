@@ -541,3 +541,33 @@ def test_publisher_without_optimizer(url: str) -> None:
     publisher.publish()
     subscriber.update()
     assert_exact(model, engine)
+
+
+def test_parameters_given_to_an_optimizer_later_are_named(url: str) -> None:
+    model = Mlp()
+    names = dict(model.named_parameters())
+    last = list(names)[-1]
+    optimizer = torch.optim.AdamW([p for name, p in names.items() if name != last], lr=1e-3)
+    publisher = dw.Publisher(model, optimizer, url)
+    engine = engine_of(model)
+    subscriber = dw.Subscriber(url, engine)
+    train_step(model, optimizer)
+    assert not publisher.publish().notes
+    optimizer.add_param_group({"params": [names[last]], "lr": 1e-2})
+    train_step(model, optimizer)
+    notes = publisher.publish().notes
+    assert any(last in note and "open a new publisher" in note for note in notes)
+    subscriber.update()
+    assert_exact(model, engine)
+
+
+def test_one_family_may_be_given_by_itself(url: str) -> None:
+    class Own(torch.optim.AdamW):
+        pass
+
+    model = Mlp()
+    optimizer = Own(model.parameters(), lr=1e-3)
+    with dw.Publisher(model, optimizer, url, adam_family=dw.AdamFamily(Own)) as publisher:
+        assert {method for method, _ in publisher.detectors.values()} == {"inversion", "fence"}
+    with pytest.raises(dw.Error, match="not a deltawire.AdamFamily"):
+        dw.explain(model, optimizer, adam_family=[Own])

@@ -226,7 +226,7 @@ def test_nothing_is_missed_when_the_split_is_bypassed(url: str, how: str) -> Non
         step()
         version = loop.publish(quiet=False)
         assert version.dense == version.total
-        assert all("outside an observed" in note for note in version.notes)
+        assert all("not by an observed" in note for note in version.notes)
 
 
 def test_asked_for_where_it_cannot_be(url: str) -> None:

@@ -23,7 +23,7 @@ def choose_detectors(
     served: Sequence[str],
     stepping: Stepping,
     wanted: str,
-    adam_family: Sequence[AdamFamily],
+    adam_family: AdamFamily | Sequence[AdamFamily],
 ) -> list[Choice]:
     """What torch's optimizers allow, corrected by what frameworks do around them.
 
