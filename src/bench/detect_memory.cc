@@ -1,6 +1,5 @@
 // What detection holds beyond the trainer's own tensors, after K steps without a publish.
-#include <malloc.h>
-
+#include <algorithm>
 #include <numeric>
 
 #include "bench/figures.h"
@@ -12,17 +11,14 @@ namespace deltawire::bench {
 namespace {
 
 constexpr double kMib = 1 << 20;
-
-// Bytes handed out by malloc, mapped blocks included.
-uint64_t Allocated() {
-  const struct mallinfo2 info = mallinfo2();
-  return info.uordblks + info.hblkhd;
-}
+// Bytes a parameter for what is kept for each block of up to 2^21, and for the resident set's own noise.
+constexpr double kBookkeeping = 0.01;
 
 struct Held {
-  double per_parameter = 0;  // bytes allocated after the steps, beyond those before the watch
-  double of_changes = 0;     // 8 bytes an element that will be sent
-  double transient_mib = 0;  // peak of the resident set in the calls, beyond what is held after them
+  double per_parameter = 0;  // bytes resident after the steps, beyond those before the watch
+  double of_changes = 0;     // of that, 8 bytes an element that will be sent
+  double of_scratch = 0;     // of that, what capture keeps for the largest parameter
+  double transient_mib = 0;  // peak of the resident set in a step's calls, beyond what stays
   double sent_share = 0;
 };
 
@@ -61,28 +57,34 @@ Result<Held> Measure(const ModelShape& shape, detect::Method method, int steps) 
   const Parallel parallel(1);
   Trainer trainer(shape, parallel);
   trainer.Step();
-  const uint64_t before = Allocated();
+  DELTAWIRE_ASSIGN(const MemoryPeak before, MemoryPeak::Begin());
   DELTAWIRE_ASSIGN(const auto watch, WatchAll(trainer, method, parallel));
+  const auto elements = static_cast<double>(trainer.elements());
   Held held;
-  uint64_t after = 0;
+  uint64_t resident = before.resident_bytes();
   for (int i = 0; i < steps; ++i) {
-    const uint64_t at_start = Allocated();
-    DELTAWIRE_ASSIGN(const MemoryPeak peak, MemoryPeak::Begin());
+    DELTAWIRE_ASSIGN(const MemoryPeak during, MemoryPeak::Begin());
     DELTAWIRE_TRY(ObserveStep(*watch, trainer, method));
-    DELTAWIRE_ASSIGN(const uint64_t growth, peak.GrowthBytes());
-    after = Allocated();
-    const double kept = after > at_start ? static_cast<double>(after - at_start) : 0;
-    held.transient_mib = std::max(held.transient_mib, (static_cast<double>(growth) - kept) / kMib);
+    DELTAWIRE_ASSIGN(const uint64_t growth, during.GrowthBytes());
+    DELTAWIRE_ASSIGN(const MemoryPeak after, MemoryPeak::Begin());
+    const uint64_t top = during.resident_bytes() + growth;
+    resident = after.resident_bytes();
+    if (top > resident) held.transient_mib = std::max(held.transient_mib, static_cast<double>(top - resident) / kMib);
   }
   held.per_parameter =
-      (static_cast<double>(after) - static_cast<double>(before)) / static_cast<double>(trainer.elements());
+      (static_cast<double>(resident) - static_cast<double>(before.resident_bytes())) / elements;
+  if (method == detect::Method::kCapture) {
+    uint64_t largest = 0;
+    for (uint32_t t = 0; t < watch->size(); ++t) largest = std::max(largest, (*watch)[t].served_bytes());
+    held.of_scratch = static_cast<double>(largest) / elements;
+  }
   detect::ModelWatch::Changes changes;
   DELTAWIRE_TRY(watch->Collect(changes));
   uint64_t sent = 0;
   for (const auto& tensor : changes) {
     for (const BlockChange& change : tensor) sent += change.changed.size() + change.uncertain.size();
   }
-  held.sent_share = static_cast<double>(sent) / static_cast<double>(trainer.elements());
+  held.sent_share = static_cast<double>(sent) / elements;
   held.of_changes = 8 * held.sent_share;
   return held;
 }

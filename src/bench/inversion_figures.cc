@@ -153,9 +153,12 @@ Status AddBf16MomentsInversion(const Settings& settings, const DetectTensor& ten
   const TensorView v = Rounded(tensor, full->v, parallel);
   const auto band = kernels::MakeAdamwBand(kHyper, kernels::kBf16Moments);
   if (!band) return Fail(Code::kInternal, "{}", band.error());
+  // The floor reads arrays of equal size: the weights in two halves.
+  const ByteSpan weights = BytesOf(theta);
+  const uint64_t half = weights.size() / 2;
   const Inverter inverter{
       "detect.adamw_inversion_bf16_moments",
-      {BytesOf(theta), BytesOf(m), BytesOf(v)},
+      {weights.first(half), weights.subspan(half), BytesOf(m), BytesOf(v)},
       [&](size_t block, Digest* digest) {
         return tensor.At(theta, block, kernels::Cast::kF32ToBf16).InvertAdamw(m, v, *band, digest);
       }};

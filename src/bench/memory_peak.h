@@ -13,6 +13,7 @@ class MemoryPeak {
  public:
   static Result<MemoryPeak> Begin();
   Result<uint64_t> GrowthBytes() const;
+  uint64_t resident_bytes() const { return resident_bytes_; }
 
  private:
   explicit MemoryPeak(uint64_t resident_bytes) : resident_bytes_(resident_bytes) {}
