@@ -12,7 +12,8 @@
 namespace deltawire {
 
 enum class Detector : uint8_t {
-  kInversion,  // F32 weights served as BF16 and moved by the Adam family or SGD: steps are undone, no copy kept
+  kInversion,  // F32 weights served as BF16 and moved by the Adam family or SGD: steps are undone, no copy
+               // kept
   kCapture,    // any optimizer that updates one tensor at a time: compared around each update
   kCopyBack,   // served tensors that a master is copied into: compared before each copy
   kSnapshot,   // any optimizer: the served bits of the last version are kept and compared
@@ -33,8 +34,8 @@ struct SourceTensor {
 };
 
 // One step of one tensor by Adam (weight_decay 0: L2 decay is inside m and v), AdamW (decoupled decay) or
-// AMSGrad (v: the running maximum), with the numbers that the step used. m and v: after the step, row-major, the
-// tensor's element count.
+// AMSGrad (v: the running maximum), with the numbers that the step used. m and v: after the step, row-major,
+// the tensor's element count.
 struct AdamStep {
   size_t tensor = 0;  // index in the list given to Open
   double lr = 0;
@@ -51,8 +52,8 @@ struct AdamStep {
 };
 
 // One step of one tensor by SGD: theta -= lr * (x + mu * y + weight_decay * theta). Momentum: x is the buffer
-// after the step, weight_decay 0 (it is inside the buffer). None: x is the gradient. Nesterov: x is the gradient,
-// y the buffer, mu the momentum. F32, row-major.
+// after the step, weight_decay 0 (it is inside the buffer). None: x is the gradient. Nesterov: x is the
+// gradient, y the buffer, mu the momentum. F32, row-major.
 struct SgdStep {
   size_t tensor = 0;
   double lr = 0;

@@ -1,6 +1,5 @@
 from collections.abc import Sequence
 
-
 def version() -> str:
     """Version of the package that this was built as."""
 
@@ -9,7 +8,6 @@ class Memory:
 
     @property
     def size_bytes(self) -> int: ...
-
     def check(self) -> None:
         """Raises the first failure of an operation on this storage."""
 
@@ -24,7 +22,9 @@ class Tensor:
     A view of a Memory; strides in elements, dtype as safetensors names it.
     """
 
-    def __init__(self, memory: Memory, offset_bytes: int, dtype: str, shape: Sequence[int], strides: Sequence[int]) -> None: ...
+    def __init__(
+        self, memory: Memory, offset_bytes: int, dtype: str, shape: Sequence[int], strides: Sequence[int]
+    ) -> None: ...
 
 class Kernels:
     """
@@ -32,25 +32,46 @@ class Kernels:
     """
 
     def __init__(self, name: str) -> None: ...
-
-    def digest(self, memory: Memory, offset: int, cast: int, n: int, canonical: int, key: int) -> tuple[int, int]: ...
-
-    def compare(self, old_memory: Memory, old_offset: int, memory: Memory, offset: int, cast: int, n: int) -> tuple[bytes, bytes, bytes]: ...
-
+    def digest(
+        self, memory: Memory, offset: int, cast: int, n: int, canonical: int, key: int
+    ) -> tuple[int, int]: ...
+    def compare(
+        self, old_memory: Memory, old_offset: int, memory: Memory, offset: int, cast: int, n: int
+    ) -> tuple[bytes, bytes, bytes]: ...
     def read(self, memory: Memory, offset: int, cast: int, stride: int, n: int) -> bytes: ...
-
-    def copy(self, memory: Memory, offset: int, cast: int, n: int, to_memory: Memory, to_offset: int) -> None: ...
-
+    def copy(
+        self, memory: Memory, offset: int, cast: int, n: int, to_memory: Memory, to_offset: int
+    ) -> None: ...
     def gather(self, memory: Memory, offset: int, cast: int, positions: bytes) -> bytes: ...
-
     def scatter(self, memory: Memory, offset: int, width: int, positions: bytes, bits: bytes) -> None: ...
-
     def write(self, memory: Memory, offset: int, width: int, bits: bytes) -> None: ...
-
-    def invert_adamw(self, theta: Memory, m: Memory, v: Memory, offset: int, n: int, step: int, hyper: tuple[float, float, float, float, float], canonical: int, key: int, m_is_bf16: bool = False, v_is_bf16: bool = False) -> tuple[tuple[int, int], bytes, bytes, bytes, bytes, bytes]:
+    def invert_adamw(
+        self,
+        theta: Memory,
+        m: Memory,
+        v: Memory,
+        offset: int,
+        n: int,
+        step: int,
+        hyper: tuple[float, float, float, float, float],
+        canonical: int,
+        key: int,
+        m_is_bf16: bool = False,
+        v_is_bf16: bool = False,
+    ) -> tuple[tuple[int, int], bytes, bytes, bytes, bytes, bytes]:
         """lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span"""
 
-    def invert_sgd(self, theta: Memory, x: Memory, y: Memory | None, offset: int, n: int, hyper: tuple[float, float, float], canonical: int, key: int) -> tuple[tuple[int, int], bytes, bytes, bytes, bytes, bytes]:
+    def invert_sgd(
+        self,
+        theta: Memory,
+        x: Memory,
+        y: Memory | None,
+        offset: int,
+        n: int,
+        hyper: tuple[float, float, float],
+        canonical: int,
+        key: int,
+    ) -> tuple[tuple[int, int], bytes, bytes, bytes, bytes, bytes]:
         """lanes, changed, changed_old, uncertain, uncertain_low, uncertain_span"""
 
     def select_small(self, memory: Memory, offset: int, cast: int, n: int) -> tuple[bytes, bytes]: ...
@@ -58,44 +79,32 @@ class Kernels:
 class Version:
     @property
     def number(self) -> int: ...
-
     @property
     def base(self) -> int | None: ...
-
     @property
     def digest(self) -> str: ...
-
     @property
     def steps(self) -> int: ...
-
     @property
     def changed(self) -> int: ...
-
     @property
     def uncertain(self) -> int: ...
-
     @property
     def dense(self) -> int: ...
-
     @property
     def sent(self) -> int: ...
-
     @property
     def total(self) -> int: ...
-
     @property
     def bytes(self) -> int: ...
-
     @property
     def seconds(self) -> float: ...
-
     @property
     def detectors(self) -> list[tuple[str, str, int, int]]:
         """(detector, reason, tensors, elements)"""
 
     @property
     def stages(self) -> list[tuple[str, float]]: ...
-
     @property
     def notes(self) -> list[str]: ...
 
@@ -103,65 +112,59 @@ def checkpoint_tensors(path: str) -> list[tuple[str, str, list[int]]]:
     """(name, dtype, shape), sorted by name."""
 
 def diff(old: str, new: str, out: str, coding: str, threads: int) -> Version: ...
-
 def apply(base: str, patch: str, out: str, threads: int) -> Version: ...
 
 class AuditReport:
     @property
     def number(self) -> int: ...
-
     @property
     def tensors(self) -> int: ...
-
     @property
     def elements(self) -> int: ...
-
     @property
     def compared(self) -> int: ...
-
     @property
     def different(self) -> int: ...
-
     @property
     def blocks_wrong(self) -> int: ...
-
     @property
     def first_wrong(self) -> list[str]: ...
 
 class Publisher:
-    def __init__(self, url: str, tensors: Sequence[tuple[str, Sequence[str], Tensor, str, str, str, int]], *, run: str, resume: bool, continuity: tuple[str, int, str] | None, single_writer: bool, cast_rule: str, casts: Sequence[tuple[str, str]], codings: Sequence[str], base: str | None, anchor_every: int, anchor_files: Sequence[tuple[str, bytes]], threads: int) -> None: ...
-
+    def __init__(
+        self,
+        url: str,
+        tensors: Sequence[tuple[str, Sequence[str], Tensor, str, str, str, int]],
+        *,
+        run: str,
+        resume: bool,
+        continuity: tuple[str, int, str] | None,
+        single_writer: bool,
+        cast_rule: str,
+        casts: Sequence[tuple[str, str]],
+        codings: Sequence[str],
+        base: str | None,
+        anchor_every: int,
+        anchor_files: Sequence[tuple[str, bytes]],
+        threads: int,
+    ) -> None: ...
     def before_step(self, tensors: Sequence[int]) -> None: ...
-
     def after_step(self, steps: Sequence[tuple[int, int, object, str]]) -> None: ...
-
     def check_steps(self, counters: Sequence[int]) -> None: ...
-
     def begin_capture(self, tensors: Sequence[int]) -> None: ...
-
     def end_capture(self, tensors: Sequence[int]) -> None: ...
-
     def copy_back(self, tensor: int, master: Tensor) -> None: ...
-
     def rebind(self, tensor: int, live: Tensor) -> None: ...
-
     @property
     def memory_bytes(self) -> int: ...
-
     @property
     def run(self) -> str: ...
-
     @property
     def opened(self) -> Version: ...
-
     def publish(self, durable: bool) -> Version: ...
-
     def flush(self) -> None: ...
-
     def write_anchor(self) -> None: ...
-
     def state(self) -> tuple[str, int, str]: ...
-
     def close(self) -> None:
         """Nothing else may be called afterwards."""
 
@@ -172,28 +175,24 @@ class TensorChange:
 
     @property
     def positions(self) -> bytes: ...
-
     @property
     def old_bits(self) -> bytes: ...
-
     @property
     def new_bits(self) -> bytes: ...
-
     @property
     def known(self) -> bytes: ...
 
 class Detector:
     """Watches tensors without a store."""
 
-    def __init__(self, tensors: Sequence[tuple[str, Sequence[str], Tensor, str, str, str, int]], *, threads: int) -> None: ...
-
+    def __init__(
+        self, tensors: Sequence[tuple[str, Sequence[str], Tensor, str, str, str, int]], *, threads: int
+    ) -> None: ...
     def collect(self) -> list[TensorChange]:
         """One TensorChange for each tensor, since the last confirmed ones."""
 
     def confirm(self) -> None: ...
-
     def abandon(self) -> None: ...
-
     def digests(self) -> list[str]:
         """Of the present served bits, one for each tensor."""
 
@@ -201,19 +200,12 @@ class Detector:
         """(index, what was out of the ordinary) of the last collection."""
 
     def before_step(self, tensors: Sequence[int]) -> None: ...
-
     def after_step(self, steps: Sequence[tuple[int, int, object, str]]) -> None: ...
-
     def check_steps(self, counters: Sequence[int]) -> None: ...
-
     def begin_capture(self, tensors: Sequence[int]) -> None: ...
-
     def end_capture(self, tensors: Sequence[int]) -> None: ...
-
     def copy_back(self, tensor: int, master: Tensor) -> None: ...
-
     def rebind(self, tensor: int, live: Tensor) -> None: ...
-
     @property
     def memory_bytes(self) -> int: ...
 
@@ -221,53 +213,45 @@ class Cancel:
     """Ends a wait in another thread."""
 
     def __init__(self) -> None: ...
-
     def cancel(self) -> None: ...
 
 class Subscriber:
-    def __init__(self, url: str, targets: Sequence[tuple[str, Tensor]], *, folder: str | None, run: str | None, codings: Sequence[str] | None, threads: int) -> None: ...
-
+    def __init__(
+        self,
+        url: str,
+        targets: Sequence[tuple[str, Tensor]],
+        *,
+        folder: str | None,
+        run: str | None,
+        codings: Sequence[str] | None,
+        threads: int,
+    ) -> None: ...
     @property
     def version(self) -> Version | None: ...
-
     @property
     def run(self) -> str: ...
-
     @property
     def unmanaged(self) -> list[str]: ...
-
     @property
     def digest(self) -> str: ...
-
     @property
     def has_staged(self) -> bool: ...
-
     @property
     def pinned(self) -> bool: ...
-
     @property
     def refusals(self) -> int: ...
-
     @property
     def memory_bytes(self) -> int: ...
-
     @property
     def recovered(self) -> bool: ...
-
     def stage(self, number: int | None) -> Version: ...
-
     def commit(self) -> Version: ...
-
     def update(self, number: int | None) -> Version: ...
-
     def rollback(self) -> Version: ...
-
     def close(self) -> None:
         """Nothing else may be called afterwards."""
 
     def unpin(self) -> None: ...
-
     def verify(self) -> None: ...
-
     def newer_version(self, than: int | None, timeout_ms: int, poll_ms: int, cancel: Cancel) -> int | None:
         """The only function that may run beside others."""

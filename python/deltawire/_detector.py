@@ -10,8 +10,8 @@ import torch
 
 from ._errors import make
 from ._model import ModelTensor, byte_span, share_bytes
-from ._rules import Group, Rule, Rules
-from ._split import split_refusal
+from ._rules import Group, Rule, Rules, is_torchs
+from ._split import own_step, split_refusal
 from ._tensors import Placement, dtype_name, local, placement
 
 _LOG = logging.getLogger("deltawire")
@@ -200,6 +200,8 @@ class _Chooser:
         if rule is None:
             kind = type(exact.optimizer)
             return f"no inverse is known of {kind.__module__}.{kind.__qualname__}"
+        if is_torchs(rule) and own_step(type(exact.optimizer)) is None:
+            return f"step() of {type(exact.optimizer).__qualname__} has been replaced"
         if refusal := rule.refusal(exact.group):
             return refusal
         stored = entry.tensor.dtype

@@ -13,6 +13,7 @@ from ._detector import Choice
 from ._rules import Group, Used, tensor_refusal
 from ._tensors import Views, local
 
+_NO_COUNTER = 2**63
 # index, counter after the step, what undoes it (None: nothing does), why nothing does
 StepTuple = tuple[int, int, "tuple[Any, ...] | None", str]
 
@@ -187,12 +188,12 @@ class Inversion:
                     step = local(step).detach().reshape(())
                     tensors.setdefault(step.device, []).append((at, step))
                 else:
-                    out[at] = int(step)
+                    out[at] = _whole(step)
         for steps in tensors.values():
             # One transfer a device, not one a tensor.
             values = torch.stack([step.to(torch.float64) for _, step in steps]).tolist()
             for (at, _), value in zip(steps, values, strict=True):
-                out[at] = int(value)
+                out[at] = _whole(value)
         return out
 
     def before_step(self, optimizer: torch.optim.Optimizer, between: str) -> None:
@@ -255,7 +256,7 @@ class Inversion:
             if not used:
                 used = rule.used(group)
             for parameter in group["params"]:
-                out[id(parameter)] = used
+                out[id(parameter)] = "the optimizer holds it twice" if id(parameter) in out else used
         return out
 
 
@@ -272,7 +273,7 @@ def _observed_step(
     state = optimizer.state.get(parameter, {})
     refusal = used.rule.state_refusal(used, parameter, state)
     if not refusal and used.gradient:
-        refusal = _gradient_refusal(optimizer, parameter, before)
+        refusal = _gradient_refusal(optimizer, parameter, before, used.by_memory)
     if refusal:
         return ObservedStep(i, counter, None, (), refusal)
     beside = [state[key] for key in used.states]
@@ -280,6 +281,11 @@ def _observed_step(
         assert parameter.grad is not None
         beside.insert(0, parameter.grad)
     return ObservedStep(i, counter, used, tuple(beside), "")
+
+
+def _whole(counter: float) -> int:
+    """A counter as the core takes it. What is none (NaN, negative, too large) is a jump, and goes dense."""
+    return int(counter) if 0 <= counter < _NO_COUNTER else _NO_COUNTER
 
 
 def _version(tensor: torch.Tensor) -> int:
@@ -312,14 +318,16 @@ def _evidence(
     return True if value == 0 else False if value == 1 else f"found_inf is {value}"
 
 
-def _gradient_refusal(optimizer: torch.optim.Optimizer, parameter: torch.Tensor, before: _Before) -> str:
+def _gradient_refusal(
+    optimizer: torch.optim.Optimizer, parameter: torch.Tensor, before: _Before, by_memory: bool
+) -> str:
     """Why the parameter's gradient is not the one that the step used; empty if it is."""
     gradient = parameter.grad
     if gradient is None or gradient is not before.gradient or _version(gradient) != before.gradient_version:
         return "the gradient that the step read is not held any more"
     if getattr(optimizer, "grad_scale", None) is not None:
         return "the step divided its gradient by a loss scale"
-    return tensor_refusal("its gradient", gradient, parameter, (torch.float32,))
+    return tensor_refusal("its gradient", gradient, parameter, (torch.float32,), by_memory)
 
 
 def counters(choices: Sequence[Choice]) -> list[int]:

@@ -59,6 +59,8 @@ class Used:
     """Keys of the parameter's state that undo the step."""
     gradient: bool = False
     """The gradient is needed, too."""
+    by_memory: bool = False
+    """The step's kernels may pair elements by their place in memory, whatever the strides say."""
 
 
 class Rule(Protocol):
@@ -89,7 +91,9 @@ def as_read(value: Any) -> float:
     return float(value.item()) if isinstance(value, torch.Tensor) else float(value)
 
 
-def tensor_refusal(what: str, tensor: Any, parameter: torch.Tensor, dtypes: tuple[torch.dtype, ...]) -> str:
+def tensor_refusal(
+    what: str, tensor: Any, parameter: torch.Tensor, dtypes: tuple[torch.dtype, ...], by_memory: bool = False
+) -> str:
     """Why a tensor does not lie beside a parameter's elements one by one; empty if it does."""
     if not isinstance(tensor, torch.Tensor):
         return f"{what} is not a tensor"
@@ -107,7 +111,14 @@ def tensor_refusal(what: str, tensor: Any, parameter: torch.Tensor, dtypes: tupl
         return f"{what} has shape {list(here.shape)}, the weights have {list(there.shape)}"
     if here.device != there.device:
         return f"{what} is on {here.device}, the weights are on {there.device}"
+    if by_memory and _places(here) != _places(there):
+        return f"{what} has strides {here.stride()}, the weights have {there.stride()}; the step ignores that"
     return ""
+
+
+def _places(tensor: torch.Tensor) -> list[int]:
+    """The strides that matter."""
+    return [stride for extent, stride in zip(tensor.shape, tensor.stride(), strict=True) if extent > 1]
 
 
 class AdamRule:
@@ -143,7 +154,11 @@ class AdamRule:
             as_read(group[f.eps]),
             bool(group[f.bias_correction]) if isinstance(f.bias_correction, str) else f.bias_correction,
         )
-        return Used(self, numbers, (f.first_moment, self._second_moment(group)))
+        moments = (f.first_moment, self._second_moment(group))
+        return Used(self, numbers, moments, by_memory=self._by_memory(group))
+
+    def _by_memory(self, group: Group) -> bool:
+        return True  # nothing is known of a declared optimizer's kernels
 
     def _decoupled(self, group: Group) -> bool:
         flag = self._family.decoupled
@@ -157,7 +172,7 @@ class AdamRule:
             if key not in state:
                 return f"its optimizer state has no {key}"
             what = f"its optimizer state {key}"
-            if refusal := tensor_refusal(what, state[key], parameter, self.moment_dtypes):
+            if refusal := tensor_refusal(what, state[key], parameter, self.moment_dtypes, used.by_memory):
                 return refusal
         if self.counter not in state:
             return f"its optimizer state has no step counter {self.counter!r}"
@@ -169,6 +184,9 @@ class TorchAdamRule(AdamRule):
 
     # With BF16 moments torch computes the update in BF16, too: not the form that the proof covers.
     moment_dtypes = (torch.float32,)
+
+    def _by_memory(self, group: Group) -> bool:
+        return bool(group.get("fused"))
 
     def _decoupled(self, group: Group) -> bool:
         # Versions of torch in which AdamW was no subclass of Adam have no such flag.
@@ -198,22 +216,24 @@ class SgdRule:
 
     def used(self, group: Group) -> Used:
         lr, mu = as_read(group["lr"]), as_read(group["momentum"])
+        fused = bool(group.get("fused"))
         if mu != 0 and not group["nesterov"]:
             # The buffer holds gradient and decay.
-            return Used(self, (lr, 0.0, 0.0), ("momentum_buffer",))
+            return Used(self, (lr, 0.0, 0.0), ("momentum_buffer",), by_memory=fused)
         # A step that maximizes reads the gradient negated.
         sign = -1.0 if group["maximize"] else 1.0
         decay = as_read(group["weight_decay"])
         if mu == 0:
-            return Used(self, (sign * lr, sign * decay, 0.0), (), gradient=True)
-        return Used(self, (sign * lr, sign * decay, sign * mu), ("momentum_buffer",), gradient=True)
+            return Used(self, (sign * lr, sign * decay, 0.0), (), gradient=True, by_memory=fused)
+        numbers = (sign * lr, sign * decay, sign * mu)
+        return Used(self, numbers, ("momentum_buffer",), gradient=True, by_memory=fused)
 
     def state_refusal(self, used: Used, parameter: torch.Tensor, state: State) -> str:
         for key in used.states:
             if state.get(key) is None:
                 return f"its optimizer state has no {key}"
             what = f"its optimizer state {key}"
-            if refusal := tensor_refusal(what, state[key], parameter, (torch.float32,)):
+            if refusal := tensor_refusal(what, state[key], parameter, (torch.float32,), used.by_memory):
                 return refusal
         return ""
 
@@ -223,6 +243,11 @@ _TORCH_RULES: dict[type[torch.optim.Optimizer], Rule] = {
     torch.optim.AdamW: TorchAdamRule(AdamFamily(torch.optim.AdamW, decoupled=True)),
     torch.optim.SGD: SgdRule(),
 }
+
+
+def is_torchs(rule: Rule) -> bool:
+    """Not one that the user declared: the class's step must be torch's own."""
+    return rule in _TORCH_RULES.values()
 
 
 class Rules:

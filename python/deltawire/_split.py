@@ -54,7 +54,7 @@ def split_refusal(optimizer: torch.optim.Optimizer) -> str:
         return (
             f"{kind.__module__}.{kind.__qualname__} is not on the list of optimizers whose step can be split"
         )
-    if _own_step(kind) is None:
+    if own_step(kind) is None:
         return f"step() of {kind.__qualname__} has been replaced"
     present = optimizer.__dict__.get("step")
     if present is not None and find_split(optimizer) is None and not _is_schedulers(present):
@@ -118,7 +118,7 @@ class Split:
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
         kind = type(optimizer)
-        inner = _own_step(kind)
+        inner = own_step(kind)
         assert inner is not None, "split_refusal() was not asked"
         self._optimizer = weakref.ref(optimizer)
         self._inner = inner
@@ -217,7 +217,7 @@ class Split:
             self._inner(stand_in)
 
 
-def _own_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any] | None:
+def own_step(kind: type[torch.optim.Optimizer]) -> Callable[..., Any] | None:
     """The class's step inside the wrapper that calls hooks; None where it is not torch's."""
     hooked: Any = inspect.getattr_static(kind, "step")
     inner = getattr(hooked, "__wrapped__", None)

@@ -87,7 +87,7 @@ class Watch:
             if choice.method == "copy_back"
         }
         self._stepped: dict[int, list[int]] = {}  # id(optimizer) -> what it may write
-        self._stepping: _Stepping | None = None
+        self._stepping: dict[int, _Stepping] = {}  # by id of the optimizer
         self._in_pieces = {id(optimizer) for optimizer in stepping.in_pieces}
         self._hooks: list[OptimizerHooks] = []
         self._ends: list[Callable[[], None]] = []
@@ -165,10 +165,11 @@ class Watch:
         ]
         if not stepped:
             return ()
+        examples = ", ".join(stepped[:3]) + (" ..." if len(stepped) > 3 else "")
         return (
-            f"{len(stepped)} tensors ({', '.join(stepped[:3])}{' ...' if len(stepped) > 3 else ''}) were given to an "
-            f"optimizer after the {self._owner} was opened: it watches them as what nobody steps, and their changed "
-            f"blocks go out whole; open a new {self._owner} (resume=True) to have them watched",
+            f"{len(stepped)} tensors ({examples}) were given to an optimizer after the {self._owner} was "
+            "opened: it watches them as what nobody steps, and their changed blocks go out whole; open a new "
+            f"{self._owner} (resume=True) to have them watched",
         )
 
     def keep_order(self) -> None:
@@ -181,7 +182,7 @@ class Watch:
         with self._calls.lock:
             if self._calls.closed:
                 return
-            self._stepping = _Stepping(optimizer)
+            self._stepping[id(optimizer)] = _Stepping(optimizer)
             self._follow(self._stepped[id(optimizer)])
             self._core.before_step(self._inversion.tensors_of(optimizer))
             self._inversion.before_step(optimizer, between)
@@ -190,7 +191,7 @@ class Watch:
 
     def after_step(self, optimizer: torch.optim.Optimizer, between: str) -> None:
         with self._calls.lock:
-            self._stepping = None
+            self._stepping.pop(id(optimizer), None)
             if self._calls.closed:
                 return
             steps = self._inversion.after_step(optimizer, between)
@@ -239,16 +240,16 @@ class Watch:
                 self._core.copy_back(i, views.of(entry.name, master))
 
     def _check_idle(self) -> None:
-        stepping = self._stepping
-        if stepping is None or stepping.thread == threading.get_ident():
-            return
-        if stepping.goes_on():
-            raise make(
-                "invalid_argument",
-                f"an optimizer ({stepping.kind}) is inside step() in another thread and its weights are "
-                "moving; call this between steps",
-            )
-        self._stepping = None  # an exception has ended that step
+        for key, stepping in list(self._stepping.items()):
+            if stepping.thread == threading.get_ident():
+                continue
+            if stepping.goes_on():
+                raise make(
+                    "invalid_argument",
+                    f"an optimizer ({stepping.kind}) is inside step() in another thread and its weights are "
+                    "moving; call this between steps",
+                )
+            del self._stepping[key]  # an exception has ended that step
 
     # Places
 

@@ -69,7 +69,8 @@ Result<Held> Measure(const ModelShape& shape, detect::Method method, int steps) 
     DELTAWIRE_ASSIGN(const MemoryPeak after, MemoryPeak::Begin());
     const uint64_t top = during.resident_bytes() + growth;
     resident = after.resident_bytes();
-    if (top > resident) held.transient_mib = std::max(held.transient_mib, static_cast<double>(top - resident) / kMib);
+    if (top > resident)
+      held.transient_mib = std::max(held.transient_mib, static_cast<double>(top - resident) / kMib);
   }
   held.per_parameter =
       (static_cast<double>(resident) - static_cast<double>(before.resident_bytes())) / elements;

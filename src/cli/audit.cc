@@ -111,15 +111,16 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
   } else {
     const std::string verdict = sound ? session.out.Good("sound") : session.out.Bad("NOT SOUND");
     session.out.Line(fmt::format("audit of {} steps: {}", found->steps, verdict));
-    session.out.Facts({{"compared", CountText(found->compared)},
-                       {"changed", ChangedText(found->changed, found->compared)},
-                       {"missed", CountText(found->missed)},
-                       {"wrong old", CountText(found->wrong_old)},
-                       {"excess", CountText(found->excess)},
-                       {"uncertain", CountText(found->uncertain)},
-                       {"tensors", fmt::format("{} undone and audited; {} watched by comparing bits, or beyond "
-                                               "the sample",
-                                               found->tensors, found->unaudited)}});
+    session.out.Facts(
+        {{"compared", CountText(found->compared)},
+         {"changed", ChangedText(found->changed, found->compared)},
+         {"missed", CountText(found->missed)},
+         {"wrong old", CountText(found->wrong_old)},
+         {"excess", CountText(found->excess)},
+         {"uncertain", CountText(found->uncertain)},
+         {"tensors", fmt::format("{} undone and audited; {} watched by comparing bits, or beyond "
+                                 "the sample",
+                                 found->tensors, found->unaudited)}});
   }
   if (found->compared == 0 && found->tensors > 0)
     session.out.Warning("nothing_compared", "the report says that no element was compared");

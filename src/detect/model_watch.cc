@@ -20,8 +20,8 @@ Result<std::unique_ptr<ModelWatch>> ModelWatch::Create(const device::Backends& b
   std::vector<uint32_t> all(model->watches_.size());
   std::iota(all.begin(), all.end(), 0u);
   model->places_ = model->PlacesOf(all);
-  DELTAWIRE_TRY(model->ForEachBlock(
-      [](TensorWatch& watch, uint32_t, uint32_t block) { return watch.Start(block); }));
+  DELTAWIRE_TRY(
+      model->ForEachBlock([](TensorWatch& watch, uint32_t, uint32_t block) { return watch.Start(block); }));
   return model;
 }
 
@@ -97,7 +97,11 @@ void ModelWatch::CheckSteps(std::span<const uint64_t> counters) {
 
 Status ModelWatch::BeginCapture(std::span<const uint32_t> tensors) {
   DELTAWIRE_TRY(CheckIndices(tensors, Method::kCapture));
-  capturing_.assign(tensors.begin(), tensors.end());
+  // One that an exception left behind.
+  std::erase_if(captures_,
+                [&](const Capture& capture) { return std::ranges::equal(capture.tensors, tensors); });
+  Capture& capture = captures_.emplace_back();
+  capture.tensors.assign(tensors.begin(), tensors.end());
   if (tensors.empty()) return {};
   uint64_t bytes = 0;
   for (const uint32_t tensor : tensors) {
@@ -105,34 +109,41 @@ Status ModelWatch::BeginCapture(std::span<const uint32_t> tensors) {
     bytes += watches_[tensor]->served_bytes();
   }
   const Memory& like = *watches_[tensors.front()]->live().memory;
+  capture.scratch = std::exchange(spare_, nullptr);
   // Host memory is kept, because fresh pages cost more than the copy; a device's allocator keeps its own.
-  if (!scratch_ || scratch_->device() != DeviceKind::kHost || like.device() != DeviceKind::kHost ||
-      scratch_->size_bytes() < bytes) {
-    scratch_.reset();
-    DELTAWIRE_ASSIGN(scratch_, like.AllocateLike(bytes));
+  if (!capture.scratch || capture.scratch->device() != DeviceKind::kHost ||
+      like.device() != DeviceKind::kHost || capture.scratch->size_bytes() < bytes) {
+    capture.scratch.reset();
+    DELTAWIRE_ASSIGN(capture.scratch, like.AllocateLike(bytes));
   }
+  const Memory& scratch = *capture.scratch;
   return Run(PlacesOf(tensors), [&](TensorWatch& watch, uint32_t, uint32_t block) {
-    return watch.BeginCapture(block, *scratch_);
+    return watch.BeginCapture(block, scratch);
   });
 }
 
 Status ModelWatch::EndCapture(std::span<const uint32_t> tensors) {
-  const std::vector<uint32_t> begun = std::exchange(capturing_, {});
-  if (!std::equal(tensors.begin(), tensors.end(), begun.begin(), begun.end())) {
-    return Fail(Code::kInvalidArgument, "the end of a capture names {} tensors, not those {} of its begin",
-                tensors.size(), begun.size());
+  const auto found = std::ranges::find_if(
+      captures_, [&](const Capture& capture) { return std::ranges::equal(capture.tensors, tensors); });
+  if (found == captures_.end()) {
+    return Fail(Code::kInvalidArgument, "the end of a capture of {} tensors that has not begun",
+                tensors.size());
   }
-  return Run(PlacesOf(tensors), [&](TensorWatch& watch, uint32_t, uint32_t block) {
-    return watch.EndCapture(block, *scratch_);
+  const std::shared_ptr<Memory> scratch = std::move(found->scratch);
+  captures_.erase(found);
+  if (tensors.empty()) return {};
+  Status ended = Run(PlacesOf(tensors), [&](TensorWatch& watch, uint32_t, uint32_t block) {
+    return watch.EndCapture(block, *scratch);
   });
+  if (!spare_ || spare_->size_bytes() < scratch->size_bytes()) spare_ = scratch;
+  return ended;
 }
 
 Status ModelWatch::CopyBack(uint32_t tensor, const TensorView& master) {
   DELTAWIRE_TRY(CheckIndices({&tensor, 1}, Method::kCopyBack));
   DELTAWIRE_TRY(watches_[tensor]->CheckMaster(master));
-  return Run(PlacesOf({&tensor, 1}), [&](TensorWatch& watch, uint32_t, uint32_t block) {
-    return watch.CopyBack(block, master);
-  });
+  return Run(PlacesOf({&tensor, 1}),
+             [&](TensorWatch& watch, uint32_t, uint32_t block) { return watch.CopyBack(block, master); });
 }
 
 Status ModelWatch::Rebind(uint32_t tensor, TensorView live) {
@@ -166,7 +177,8 @@ void ModelWatch::Abandon(const ChangePointers& changes) {
 }
 
 uint64_t ModelWatch::memory_bytes() const {
-  uint64_t bytes = scratch_ ? scratch_->size_bytes() : 0;
+  uint64_t bytes = spare_ ? spare_->size_bytes() : 0;
+  for (const Capture& capture : captures_) bytes += capture.scratch ? capture.scratch->size_bytes() : 0;
   for (const auto& watch : watches_) bytes += watch->memory_bytes();
   return bytes;
 }

@@ -47,8 +47,8 @@ class ModelWatch {
   // steps went by unseen, and the tensor goes dense.
   void CheckSteps(std::span<const uint64_t> counters);
 
-  // Around the update of these tensors (method kCapture) alone; End names the same ones. A Begin without its
-  // End leaves the tensors to the fence.
+  // Around the update of these tensors (method kCapture) alone; End names the same ones. Several may be under
+  // way at once, of different tensors. A Begin without its End leaves the tensors to the fence.
   Status BeginCapture(std::span<const uint32_t> tensors);
   Status EndCapture(std::span<const uint32_t> tensors);
 
@@ -87,9 +87,12 @@ class ModelWatch {
   Parallel parallel_;
   std::vector<std::unique_ptr<TensorWatch>> watches_;
   std::vector<Place> places_;  // every block of every tensor
-  // Served bits of the tensors whose update is being captured, one after another.
-  std::shared_ptr<Memory> scratch_;
-  std::vector<uint32_t> capturing_;
+  struct Capture {
+    std::vector<uint32_t> tensors;
+    std::shared_ptr<Memory> scratch;  // their served bits, one tensor after another
+  };
+  std::vector<Capture> captures_;  // under way
+  std::shared_ptr<Memory> spare_;  // of the last one that ended
 };
 
 }  // namespace deltawire::detect

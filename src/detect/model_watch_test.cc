@@ -61,6 +61,19 @@ TEST_F(Model, CapturesOneTensorOrSeveralAtOnce) {
   EXPECT_EQ(Collect(), (std::vector<uint64_t>{0, 0, 0, 0}));
 }
 
+TEST_F(Model, CapturesOfDifferentTensorsMayOverlap) {
+  const uint32_t first[] = {0};
+  const uint32_t second[] = {1};
+  ASSERT_TRUE(watch_->BeginCapture(first));
+  At(0, 3) = -1;
+  ASSERT_TRUE(watch_->BeginCapture(second));
+  At(1, 4) = -1;
+  ASSERT_TRUE(watch_->EndCapture(first));
+  At(1, 5) = -1;
+  ASSERT_TRUE(watch_->EndCapture(second));
+  EXPECT_EQ(Collect(), (std::vector<uint64_t>{1, 2, 0, 0}));
+}
+
 TEST_F(Model, ACaptureThatNeverEndedIsLeftToTheFence) {
   const uint32_t first[] = {0};
   const uint32_t second[] = {1};

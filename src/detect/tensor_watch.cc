@@ -136,7 +136,8 @@ void TensorWatch::MeetFence(uint32_t block, const device::Block& at, const Diges
   // Not over a cause that is known better: steps that went by unseen change bits, too.
   if (state.note.empty()) {
     state.note =
-        "its served bits changed, but not by an observed optimizer step (an edit, reloaded optimizer state, or an "
+        "its served bits changed, but not by an observed optimizer step (an edit, reloaded optimizer state, "
+        "or an "
         "optimizer that is new or lost its hooks: then open a new publisher)";
   }
 }
@@ -198,8 +199,9 @@ Status TensorWatch::CheckMaster(const TensorView& master) const {
     return Fail(Code::kMismatch, "tensor {}: its master is on another device", tensor_.name);
   }
   if (live().dtype != tensor_.served) {
-    return Fail(Code::kInvalidArgument, "tensor {}: copy_back watches a tensor that is served as stored, not {} as {}",
-                tensor_.name, DtypeName(live().dtype), DtypeName(tensor_.served));
+    return Fail(Code::kInvalidArgument,
+                "tensor {}: copy_back watches a tensor that is served as stored, not {} as {}", tensor_.name,
+                DtypeName(live().dtype), DtypeName(tensor_.served));
   }
   const auto cast = device::CastFor(master.dtype, tensor_.served);
   if (!cast) return Fail(cast.error().Within("tensor " + tensor_.name));
@@ -237,8 +239,8 @@ Status TensorWatch::Rebind(TensorView live) {
   DELTAWIRE_TRY(CheckInside(live, tensor_.name));
   if (live.shape != tensor_.live.shape || live.dtype != tensor_.live.dtype ||
       live.memory->device() != tensor_.live.memory->device()) {
-    return Fail(Code::kMismatch, "tensor {}: it can't go on as {} {}, it was {} {} on the same device", tensor_.name,
-                DtypeName(live.dtype), ShapeText(live.shape), DtypeName(tensor_.live.dtype),
+    return Fail(Code::kMismatch, "tensor {}: it can't go on as {} {}, it was {} {} on the same device",
+                tensor_.name, DtypeName(live.dtype), ShapeText(live.shape), DtypeName(tensor_.live.dtype),
                 ShapeText(tensor_.live.shape));
   }
   tensor_.live = std::move(live);
@@ -366,8 +368,8 @@ void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
   }
   // Elements that Collect dropped because they had come back to their base need no entry: if they move again,
   // the step that moves them logs that same base.
-  ChangeLog log = LogOf(kernels::ServedBytes(cast_), change->changed, change->old_bits, change->uncertain, change->uncertain_low,
-                        change->uncertain_span);
+  ChangeLog log = LogOf(kernels::ServedBytes(cast_), change->changed, change->old_bits, change->uncertain,
+                        change->uncertain_low, change->uncertain_span);
   state.pending = Merge(std::move(log), std::move(state.pending));
 }
 

@@ -84,8 +84,8 @@ class TensorWatch {
   Status CheckMaster(const TensorView& master) const;
   Status CopyBack(uint32_t block, const TensorView& master);
 
-  // The tensor's elements are elsewhere now (p.data = ...): same shape, dtype and kind of device. What differs
-  // there is noticed by the next fence.
+  // The tensor's elements are elsewhere now (p.data = ...): same shape, dtype and kind of device. What
+  // differs there is noticed by the next fence.
   Status Rebind(TensorView live);
 
   // At publish: the counter that the optimizer has now. One that is not the last observed means that steps

@@ -172,7 +172,8 @@ TEST_P(EveryMethod, EditsOutsideTheStepArrive) {
 }
 
 INSTANTIATE_TEST_SUITE_P(TensorWatch, EveryMethod,
-                         testing::Values(Method::kInversion, Method::kCapture, Method::kSnapshot, Method::kFence),
+                         testing::Values(Method::kInversion, Method::kCapture, Method::kSnapshot,
+                                         Method::kFence),
                          [](const auto& test) { return std::string(MethodName(test.param)); });
 
 TEST(TensorWatch, CaptureKnowsEveryBase) {

@@ -67,8 +67,8 @@ struct AdamwBand {
   float eps;      // > 0
   float a, b, c;  // half width of the band: a |theta'| + (b |u| + c)
   bool tiny_eps;  // eps < 2^-36: elements with m != 0 and v < 2^-100 are always flagged
-  // Whether a weight of +0 whose stored m is zero has not changed, set Z aside. Otherwise m may have been rounded
-  // to zero after it moved the weight by more than set Z reaches.
+  // Whether a weight of +0 whose stored m is zero has not changed, set Z aside. Otherwise m may have been
+  // rounded to zero after it moved the weight by more than set Z reaches.
   bool idle_stays;
 };
 

@@ -26,28 +26,29 @@ Result<Publisher::Collected> Publisher::CompareWithBase() {
     changes[i].resize(grid_.boxes(i).size());
     before[i].resize(changes[i].size());
   }
-  DELTAWIRE_TRY(watch_->ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
-    const Box& box = grid_.boxes(tensor)[block];
-    const auto cast = device::CastOfWidth(DtypeBytes(watch.served()));
-    const uint64_t key = DigestKey(watch.name());
-    Bytes served(ElementCount(box) * DtypeBytes(watch.served()));
-    watch.ReadBlock(block, served);
-    const auto wanted = BorrowHost(served.data(), served.size());
-    for (const TensorView* view : views[tensor]) {
-      const device::Block at(options_.backends, *view, box, cast, key);
-      const Digest digest = at.DigestNow();
-      if (view != views[tensor].front()) {
-        if (digest == before[tensor][block]) continue;
-        return Fail(Code::kMismatch, "{} stores this tied weight more than once, and the copies differ",
-                    base.path());
-      }
-      before[tensor][block] = digest;
-      BlockChange& change = changes[tensor][block];
-      // Compare's "old" is what the trainer serves: the lists come out the other way round.
-      at.Compare(*wanted, 0, change.changed, change.new_bits, change.old_bits);
-    }
-    return {};
-  }));
+  DELTAWIRE_TRY(
+      watch_->ForEachBlock([&](detect::TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+        const Box& box = grid_.boxes(tensor)[block];
+        const auto cast = device::CastOfWidth(DtypeBytes(watch.served()));
+        const uint64_t key = DigestKey(watch.name());
+        Bytes served(ElementCount(box) * DtypeBytes(watch.served()));
+        watch.ReadBlock(block, served);
+        const auto wanted = BorrowHost(served.data(), served.size());
+        for (const TensorView* view : views[tensor]) {
+          const device::Block at(options_.backends, *view, box, cast, key);
+          const Digest digest = at.DigestNow();
+          if (view != views[tensor].front()) {
+            if (digest == before[tensor][block]) continue;
+            return Fail(Code::kMismatch, "{} stores this tied weight more than once, and the copies differ",
+                        base.path());
+          }
+          before[tensor][block] = digest;
+          BlockChange& change = changes[tensor][block];
+          // Compare's "old" is what the trainer serves: the lists come out the other way round.
+          at.Compare(*wanted, 0, change.changed, change.new_bits, change.old_bits);
+        }
+        return {};
+      }));
 
   Collected out;
   Digest base_digest;

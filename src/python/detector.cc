@@ -82,8 +82,9 @@ class Detector {
 
   std::vector<TensorChange> Collect() {
     if (collected_) {
-      throw CoreError(Error(Code::kInvalidArgument, "the last collected changes are neither confirmed nor "
-                                                    "abandoned; call confirm() or abandon() first"));
+      throw CoreError(Error(Code::kInvalidArgument,
+                            "the last collected changes are neither confirmed nor "
+                            "abandoned; call confirm() or abandon() first"));
     }
     collected_.emplace();
     OrThrow(WithoutGil([&]() -> Status {
@@ -104,11 +105,13 @@ class Detector {
 
   void Settle(void (detect::ModelWatch::*how)(const detect::ModelWatch::ChangePointers&)) {
     if (!collected_) {
-      throw CoreError(Error(Code::kInvalidArgument, "nothing was collected since the last confirm or abandon"));
+      throw CoreError(
+          Error(Code::kInvalidArgument, "nothing was collected since the last confirm or abandon"));
     }
     detect::ModelWatch::ChangePointers changes(collected_->size());
     for (size_t i = 0; i < changes.size(); ++i) {
-      for (const BlockChange& change : (*collected_)[i]) changes[i].push_back(change.empty() ? nullptr : &change);
+      for (const BlockChange& change : (*collected_)[i])
+        changes[i].push_back(change.empty() ? nullptr : &change);
     }
     (*watch_.*how)(changes);
     collected_.reset();
@@ -144,20 +147,18 @@ std::unique_ptr<Detector> OpenDetector(const std::vector<TensorTuple>& tensors, 
     // Cut along the first axis alone: blocks follow each other, and so do their positions.
     auto boxes = GridBlocks(live.view.shape, {0, 1});
     if (!boxes) {
-      throw CoreError(Error(Code::kInvalidArgument, fmt::format("tensor {}: shape {} can't be cut into blocks",
-                                                                name, ShapeText(live.view.shape))));
+      throw CoreError(Error(
+          Code::kInvalidArgument,
+          fmt::format("tensor {}: shape {} can't be cut into blocks", name, ShapeText(live.view.shape))));
     }
     specs.push_back(
         {{name, live.view, DtypeOrThrow(served), *std::move(boxes)}, MethodOrThrow(method), reason, step});
   }
-  return std::make_unique<Detector>(OrThrow(WithoutGil([&] {
-    return detect::ModelWatch::Create(PythonBackends(), Parallel(threads), std::move(specs));
-  })));
+  return std::make_unique<Detector>(OrThrow(WithoutGil(
+      [&] { return detect::ModelWatch::Create(PythonBackends(), Parallel(threads), std::move(specs)); })));
 }
 
-nb::bytes BytesOf(const Bytes& bytes) {
-  return nb::bytes(bytes.data(), bytes.size());
-}
+nb::bytes BytesOf(const Bytes& bytes) { return nb::bytes(bytes.data(), bytes.size()); }
 
 }  // namespace
 
@@ -165,8 +166,7 @@ void BindDetector(nb::module_& module) {
   nb::class_<TensorChange>(module, "TensorChange", "Parallel arrays; positions are row-major in the tensor.")
       .def_prop_ro("positions",
                    [](const TensorChange& self) {
-                     return nb::bytes(self.positions.data(),
-                                      self.positions.size() * sizeof(uint64_t));
+                     return nb::bytes(self.positions.data(), self.positions.size() * sizeof(uint64_t));
                    })
       .def_prop_ro("old_bits", [](const TensorChange& self) { return BytesOf(self.old_bits); })
       .def_prop_ro("new_bits", [](const TensorChange& self) { return BytesOf(self.new_bits); })

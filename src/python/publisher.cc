@@ -85,7 +85,8 @@ std::unique_ptr<PublisherHandle> OpenPublisher(
 
   std::vector<pubsub::PublishedTensor> published;
   for (const auto& [name, aliases, live, served, method, reason, step] : tensors) {
-    published.push_back({name, aliases, live.view, DtypeOrThrow(served), MethodOrThrow(method), reason, step});
+    published.push_back(
+        {name, aliases, live.view, DtypeOrThrow(served), MethodOrThrow(method), reason, step});
   }
   const std::map<std::string, std::string> cast_of(casts.begin(), casts.end());
   for (pubsub::PublishedTensor& tensor : published) {

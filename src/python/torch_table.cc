@@ -99,9 +99,8 @@ void InvertAdamw(Source theta, Source m, Source v, kernels::Moments stored, cons
   if (n == 0) return;
   if (lanes != nullptr) Digest(theta, Cast::kF32ToBf16, n, canonical, key, lanes);
   nb::gil_scoped_acquire gil;
-  const nb::object constants =
-      nb::make_tuple(band.k1, band.k2, band.s, band.r, band.eps, band.a, band.b, band.c, band.tiny_eps,
-                     band.idle_stays);
+  const nb::object constants = nb::make_tuple(band.k1, band.k2, band.s, band.r, band.eps, band.a, band.b,
+                                              band.c, band.tiny_eps, band.idle_stays);
   const uint64_t words = uint64_t{n} * 4, halves = uint64_t{n} * 2;
   const auto counts = MemoryOf(theta).Call(
       "invert_adamw", std::pair<uint32_t, uint32_t>{0, 0}, Signed(theta.offset), MemoryOf(m).storage(),

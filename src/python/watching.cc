@@ -35,9 +35,9 @@ detect::SgdStep SgdFrom(const nb::tuple& rule) {
 
 detect::Method MethodOrThrow(const std::string& name) {
   if (const auto method = detect::MethodFromName(name)) return *method;
-  throw CoreError(Error(Code::kInvalidArgument,
-                        fmt::format("detector {} is not one of inversion, capture, copy_back, snapshot, fence",
-                                    name)));
+  throw CoreError(
+      Error(Code::kInvalidArgument,
+            fmt::format("detector {} is not one of inversion, capture, copy_back, snapshot, fence", name)));
 }
 
 std::vector<detect::TensorStep> StepsFrom(const std::vector<StepTuple>& observed) {

@@ -1,4 +1,5 @@
-// What a training loop reports, bound once for everything that watches tensors: the publisher and the detector.
+// What a training loop reports, bound once for everything that watches tensors: the publisher and the
+// detector.
 #pragma once
 
 #include <nanobind/nanobind.h>

@@ -21,11 +21,16 @@ from small_models import random_step
 UNSEEN = {"single_writer", "threads"}
 
 
+class OwnAdamW(torch.optim.AdamW):
+    """Of Adam's form, and unknown until it is declared."""
+
+
 def publisher_options(place: Path, trainee: torch.nn.Module) -> dict[str, Any]:
     save_file(served(trainee), place / "base.safetensors")
     return {
         "base": place / "base.safetensors",
         "detector": "snapshot",
+        "adam_family": dw.AdamFamily(OwnAdamW),
         "dtype": torch.bfloat16,
         "codings": ["absolute"],
         "run": "run-of-the-test",
@@ -98,6 +103,8 @@ def test_OBS_05_each_publisher_option_has_an_effect(url: str, place: Path, name:
     optimizer = torch.optim.AdamW(trainee.parameters(), lr=1e-3)
     option = publisher_options(place, trainee)[name]
     run = RunFolder(url)
+    if name == "adam_family":
+        optimizer = OwnAdamW(trainee.parameters(), lr=1e-3)
     if name == "resume":
         dw.Publisher(trainee, optimizer, url).close()
         assert error_of(lambda: dw.Publisher(trainee, optimizer, url)).code == "exists"
@@ -106,7 +113,9 @@ def test_OBS_05_each_publisher_option_has_an_effect(url: str, place: Path, name:
     publisher = dw.Publisher(trainee, optimizer, url, **{name: option})
     random_step(trainee, optimizer)
     number = publisher.publish().number
-    if name == "base":
+    if name == "adam_family":
+        assert publisher.detectors["a"][0] == "inversion"
+    elif name == "base":
         assert not run.anchor_path(0).exists() and run.manifest(0)["base"]["kind"] == "checkpoint"
     elif name == "detector":
         assert publisher.detectors["a"] == ("snapshot", "asked for")

@@ -569,5 +569,5 @@ def test_one_family_may_be_given_by_itself(url: str) -> None:
     optimizer = Own(model.parameters(), lr=1e-3)
     with dw.Publisher(model, optimizer, url, adam_family=dw.AdamFamily(Own)) as publisher:
         assert {method for method, _ in publisher.detectors.values()} == {"inversion", "fence"}
-    with pytest.raises(dw.Error, match="not a deltawire.AdamFamily"):
+    with pytest.raises(dw.Error, match=r"not a deltawire\.AdamFamily"):
         dw.explain(model, optimizer, adam_family=[Own])

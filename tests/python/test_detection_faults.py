@@ -549,3 +549,102 @@ def test_an_optimizer_with_some_other_parameters_is_told(url: str, caplog: pytes
     critic(model(torch.randn(3, 32)).repeat(1, 4)).sum().backward()
     optimizer.step()
     loop.publish()
+
+
+@pytest.mark.parametrize("kind", ["adamw", "sgd"])
+def test_fused_steps_over_state_of_other_strides_are_not_undone(url: str, kind: str) -> None:
+    """Fused kernels pair elements by their place in memory: a checkpoint of a contiguous model, loaded into a
+    channels_last one, is paired with other elements than its indices say."""
+    torch.manual_seed(3)
+
+    def optimizer_of(model: torch.nn.Module) -> torch.optim.Optimizer:
+        if kind == "adamw":
+            return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+        return torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, fused=True)
+
+    def step(model: torch.nn.Module, optimizer: torch.optim.Optimizer) -> None:
+        for parameter in model.parameters():
+            parameter.grad = torch.randn_like(parameter)
+        optimizer.step()
+
+    first = torch.nn.Conv2d(4, 8, 3, bias=False)
+    saved = optimizer_of(first)
+    step(first, saved)
+    model = torch.nn.Conv2d(4, 8, 3, bias=False).to(memory_format=torch.channels_last)
+    optimizer = optimizer_of(model)
+    optimizer.load_state_dict(saved.state_dict())
+    detector = dw.ChangeDetector(model, optimizer)
+    assert detector.detectors["weight"][0] == "capture"
+    assert "strides" in detector.detectors["weight"][1]
+    detector.close()
+    # And where the state is exchanged later, too.
+    model = torch.nn.Conv2d(4, 8, 3, bias=False).to(memory_format=torch.channels_last)
+    optimizer = optimizer_of(model)
+    step(model, optimizer)
+    with dw.ChangeDetector(model, optimizer) as detector:
+        assert detector.detectors["weight"][0] == "inversion"
+        optimizer.load_state_dict(saved.state_dict())
+        for _ in range(4):
+            before = model.weight.detach().to(torch.bfloat16).flatten().view(torch.int16).clone()
+            step(model, optimizer)
+            after = model.weight.detach().to(torch.bfloat16).flatten().view(torch.int16)
+            changed = set((before != after).nonzero().flatten().tolist())
+            found = {each.name: each for each in detector.collect()}
+            assert changed <= set(found["weight"].positions.tolist())
+            detector.confirm()
+
+
+@pytest.mark.parametrize("counter", [float("nan"), float("inf"), 2.0**65])
+def test_counters_that_are_none_go_dense(url: str, counter: float) -> None:
+    model = Mlp()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    loop = Loop(model, optimizer, url)
+    random_step(model, optimizer)
+    loop.publish()
+    for state in optimizer.state.values():
+        state["step"].fill_(counter)
+    random_step(model, optimizer)
+    loop.publish(quiet=False)
+
+
+def test_a_step_that_goes_on_refuses_whatever_other_optimizers_do(url: str) -> None:
+    model = Mlp()
+    first, *rest = model.parameters()
+    inside, leave = threading.Event(), threading.Event()
+    one = torch.optim.AdamW([first], lr=1e-3)
+    other = torch.optim.AdamW(rest, lr=1e-3)
+    for parameter in model.parameters():
+        parameter.grad = torch.randn_like(parameter)
+    publisher = dw.Publisher(model, [one, other], url)
+
+    def closure() -> float:
+        inside.set()
+        assert leave.wait(30)
+        return 0.0
+
+    thread = threading.Thread(target=one.step, args=(closure,))
+    thread.start()
+    assert inside.wait(30)
+    other.step()
+    with pytest.raises(dw.Error, match="inside step"):
+        publisher.publish()
+    leave.set()
+    thread.join()
+    publisher.publish()
+
+
+def test_a_class_whose_step_was_replaced_is_not_inverted(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def noisy(self: torch.optim.Optimizer, closure: Any = None) -> None:
+        with torch.no_grad():
+            for group in self.param_groups:
+                for parameter in group["params"]:
+                    parameter.add_(torch.randn_like(parameter), alpha=1e-3)
+
+    monkeypatch.setattr(torch.optim.AdamW, "step", torch.optim.Optimizer.profile_hook_step(noisy))
+    model = Mlp()
+    optimizer = AdamW(model.parameters(), lr=1e-3)
+    loop = Loop(model, optimizer, url)
+    assert set(loop.methods().values()) == {"snapshot", "fence"}
+    for _ in range(3):
+        random_step(model, optimizer)
+        loop.publish()
