@@ -111,9 +111,12 @@ Status AddDetectMemoryFigures(const Settings& settings, Report& report) {
            .unit = "B/parameter",
            .floor = std::nullopt,
            .max_ratio = std::nullopt,
-           .max_value = logs ? std::optional((steps > 1 ? 0.125 : 0.001) + held->of_changes) : std::nullopt,
-           .note = fmt::format("{:.3f} of it are 8 B for each of the {:.2f} % sent", held->of_changes,
-                               100 * held->sent_share)});
+           .max_value =
+               logs ? std::optional((steps > 1 ? 0.125 : kBookkeeping) + held->of_changes + held->of_scratch)
+                    : std::nullopt,
+           .note = logs ? fmt::format("of it {:.3f} are 8 B for each of the {:.2f} % sent, {:.3f} scratch",
+                                      held->of_changes, 100 * held->sent_share, held->of_scratch)
+                        : std::string("the served bits")});
       report.Add({.name = name + ".transient",
                   .value = held->transient_mib,
                   .unit = "MiB",

@@ -5,6 +5,7 @@
 #include <map>
 #include <numeric>
 #include <optional>
+#include <tuple>
 #include <utility>
 
 #include "base/hash.h"
@@ -162,8 +163,10 @@ struct Encoder::State {
       }
     }
     if (candidates.empty()) return;
-    std::stable_sort(candidates.begin(), candidates.end(),
-                     [](const Candidate& a, const Candidate& b) { return a.mean_gap < b.mean_gap; });
+    // Equal ones in the order of their groups, so that the bytes are the same everywhere.
+    std::sort(candidates.begin(), candidates.end(), [](const Candidate& a, const Candidate& b) {
+      return std::tie(a.mean_gap, a.group, a.c) < std::tie(b.mean_gap, b.group, b.c);
+    });
     std::vector<Cluster> clusters_by_gap;
     for (const Candidate& candidate : candidates) {
       clusters_by_gap.push_back(groups.at(candidate.group).classes[candidate.c]);

@@ -19,7 +19,7 @@ ChangeLog SmallSet::Reconcile(const device::Block& block, const ChangeLog& step)
   size_t member = 0;
   const auto take_member = [&] {
     touched.push_back(positions_[member]);
-    out.push_back({positions_[member], bits_[member], Base::kCertified});
+    out.emplace_back(positions_[member], bits_[member], Base::kCertified);
     ++member;
   };
   for (const LogEntry& entry : step) {
