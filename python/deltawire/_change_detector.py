@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import weakref
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
@@ -15,19 +13,17 @@ import torch
 
 from . import _core
 from ._calls import Calls
-from ._detector import check_held
+from ._detector import check_held, detectors_of, log_choices
 from ._errors import make
 from ._frameworks import Reading, stepping_of, unwrap
 from ._frameworks.choices import choose_detectors
 from ._model import ModelTensor, walk
-from ._observer import counters
 from ._part import Part
 from ._rules import AdamFamily
 from ._serving import DtypeRule, ServingRule
 from ._tensors import Views
-from ._watch import Watch
+from ._watch import Watch, core_tensors
 
-_LOG = logging.getLogger("deltawire")
 _BITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -96,24 +92,9 @@ class ChangeDetector:
             check_held(self._tensors, stepping.alone)
         self._choices = choose_detectors(self._tensors, self._served, stepping, detector, adam_family)
         views = Views(torch_ops=_backend == "torch")
-        on_host = _backend != "torch" and all(entry.tensor.device.type == "cpu" for entry in self._tensors)
         self._core = _core.Detector(
-            [
-                (
-                    entry.name,
-                    entry.aliases,
-                    views.of(entry.name, entry.tensor),
-                    served,
-                    choice.method,
-                    choice.reason,
-                    step,
-                )
-                for entry, served, choice, step in zip(
-                    self._tensors, self._served, self._choices, counters(self._choices), strict=True
-                )
-            ],
-            # Torch operations run where the caller's current stream is: on its thread.
-            threads=threads if on_host else 1,
+            core_tensors(self._tensors, self._served, self._choices, views),
+            threads=views.threads(threads, (entry.tensor for entry in self._tensors)),
         )
         self._notes: tuple[str, ...] = ()
         self._watch = Watch(
@@ -128,7 +109,7 @@ class ChangeDetector:
             stepping,
         )
         self._finalizer = weakref.finalize(self, self._watch.close)
-        self._report()
+        log_choices(self._choices)
 
     def collect(self) -> list[TensorChanges]:
         """What changed since the last confirmed collection, of the tensors with any change.
@@ -175,10 +156,7 @@ class ChangeDetector:
     @property
     def detectors(self) -> dict[str, tuple[str, str]]:
         """For each tensor: its detector, and why."""
-        return {
-            entry.name: (choice.method, choice.reason)
-            for entry, choice in zip(self._tensors, self._choices, strict=True)
-        }
+        return detectors_of(self._tensors, self._choices)
 
     @property
     def parts(self) -> dict[str, Part]:
@@ -208,11 +186,6 @@ class ChangeDetector:
 
     def __repr__(self) -> str:
         return f"<deltawire.ChangeDetector of {len(self._tensors)} tensors>"
-
-    def _report(self) -> None:
-        uses = Counter((choice.method, choice.reason) for choice in self._choices)
-        for (method, reason), count in sorted(uses.items()):
-            _LOG.info("%d tensors watched by %s: %s", count, method, reason)
 
 
 def _changes(entry: ModelTensor, served: str, change: _core.TensorChange) -> TensorChanges:

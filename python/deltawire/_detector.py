@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -230,3 +231,17 @@ def _why_unstepped(entry: ModelTensor) -> str:
     if not entry.is_parameter:
         return "a buffer, no optimizer steps it"
     return "no optimizer steps it" if entry.held.requires_grad else "frozen"
+
+
+def detectors_of(tensors: Sequence[ModelTensor], choices: Sequence[Choice]) -> dict[str, tuple[str, str]]:
+    """For each tensor: its detector, and why."""
+    return {
+        entry.name: (choice.method, choice.reason) for entry, choice in zip(tensors, choices, strict=True)
+    }
+
+
+def log_choices(choices: Sequence[Choice]) -> None:
+    """A line for each detector and reason."""
+    uses = Counter((choice.method, choice.reason) for choice in choices)
+    for (method, reason), count in sorted(uses.items()):
+        _LOG.info("%d tensors watched by %s: %s", count, method, reason)

@@ -15,18 +15,17 @@ import torch
 
 from . import _core
 from ._calls import Calls
-from ._detector import check_held
+from ._detector import check_held, detectors_of, log_choices
 from ._errors import Error, make
 from ._frameworks import Reading, stepping_of, unwrap
 from ._frameworks.choices import choose_detectors
 from ._model import ModelTensor, check_saved_names, check_whole, walk
-from ._observer import counters
 from ._quantize import QuantizedWeights
 from ._rules import AdamFamily
 from ._serving import DtypeRule, ServingRule
 from ._tensors import Views
 from ._types import AuditReport, Version, version_metrics
-from ._watch import Watch
+from ._watch import Watch, core_tensors
 
 if TYPE_CHECKING:
     from ._step_audit import StepAudit
@@ -114,23 +113,9 @@ class Publisher:
         self._tensors = plain + self._quantized.entries
         views = Views(torch_ops=_backend == "torch")
 
-        on_host = _backend != "torch" and all(entry.tensor.device.type == "cpu" for entry in self._tensors)
         self._core = _core.Publisher(
             os.fspath(url),
-            [
-                (
-                    entry.name,
-                    entry.aliases,
-                    views.of(entry.name, entry.tensor),
-                    served_dtype,
-                    choice.method,
-                    choice.reason,
-                    step,
-                )
-                for entry, served_dtype, choice, step in zip(
-                    self._tensors, served, self._choices, counters(self._choices), strict=True
-                )
-            ],
+            core_tensors(self._tensors, served, self._choices, views),
             run=run or "",
             resume=bool(resume),
             continuity=_continuity(resume),
@@ -141,8 +126,7 @@ class Publisher:
             base=base_path,
             anchor_every=anchor_every,
             anchor_files=_anchor_files(base_path, self._model),
-            # Torch operations run where the caller's current stream is: on its thread.
-            threads=threads if on_host else 1,
+            threads=views.threads(threads, (entry.tensor for entry in self._tensors)),
         )
         self._run = self._core.run
         self._version = Version._of(self._core.opened)
@@ -161,7 +145,8 @@ class Publisher:
             audit=self._audit,
         )
         self._finalizer = weakref.finalize(self, _shut_down, self._core, self._watch)
-        self._report(rule.text)
+        _LOG.info("run %s, version %d: served %s", self.run, self._version.number, rule.text)
+        log_choices(self._choices)
 
     # Versions
 
@@ -219,10 +204,7 @@ class Publisher:
     @property
     def detectors(self) -> dict[str, tuple[str, str]]:
         """For each tensor: its detector, and why."""
-        return {
-            entry.name: (choice.method, choice.reason)
-            for entry, choice in zip(self._tensors, self._choices, strict=True)
-        }
+        return detectors_of(self._tensors, self._choices)
 
     def state_dict(self) -> dict[str, Any]:
         """To save with the trainer's checkpoint and to give as ``resume=`` later. Reads all weights once."""
@@ -272,14 +254,6 @@ class Publisher:
 
     def __repr__(self) -> str:
         return f"<deltawire.Publisher run={self._run} version={self._version.number}>"
-
-    def _report(self, rule: str) -> None:
-        uses: dict[tuple[str, str], int] = {}
-        for choice in self._choices:
-            uses[choice.method, choice.reason] = uses.get((choice.method, choice.reason), 0) + 1
-        _LOG.info("run %s, version %d: served %s", self.run, self._version.number, rule)
-        for (method, reason), count in sorted(uses.items()):
-            _LOG.info("%d tensors watched by %s: %s", count, method, reason)
 
 
 def _shut_down(core: _core.Publisher, watch: Watch) -> None:

@@ -18,6 +18,7 @@ import numpy as np
 import torch
 
 from . import _core
+from ._torch_ops import SMALL_MAGNITUDE
 
 if TYPE_CHECKING:
     from ._detector import Choice
@@ -146,7 +147,7 @@ class StepAudit:
             report.uncertain += len(uncertain) // 4
         # The watch keeps the bits of these and compares them itself (set Z).
         size = before & 0x7FFF
-        small = (before == 0x8000) | ((size >= 1) & (size <= 0x0800))
+        small = (before == 0x8000) | ((size >= 1) & (size <= SMALL_MAGNITUDE))
         report.compared += len(before)
         report.changed += int(changed.sum())
         report.missed += int((changed & ~reported & ~small).sum())

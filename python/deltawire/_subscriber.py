@@ -48,7 +48,6 @@ class Subscriber:
         self._places: dict[str, Placement] = {}
         targets: list[tuple[str, _core.Tensor]] = []
         folder = None
-        on_host = True
         if isinstance(target, (str, os.PathLike)):
             folder = os.fspath(target)
         else:
@@ -61,15 +60,14 @@ class Subscriber:
             named = all_names(self._module)
             self._places = {name: placement(tensor) for name, tensor in named}
             targets = [(name, views.of(name, tensor)) for name, tensor in named]
-            on_host = _backend != "torch" and all(tensor.device.type == "cpu" for _, tensor in named)
+            threads = views.threads(threads, (tensor for _, tensor in named))
         self._core = _core.Subscriber(
             os.fspath(url),
             targets,
             folder=folder,
             run=run,
             codings=list(codings) if codings is not None else None,
-            # Torch operations run where the caller's current stream is: on its thread.
-            threads=threads if on_host else 1,
+            threads=threads,
         )
         self._version: Version | None = None
         self._last: Version | None = None

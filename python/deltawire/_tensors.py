@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import torch
@@ -77,6 +78,11 @@ class Views:
     def __init__(self, torch_ops: bool = False) -> None:
         self.torch_ops = torch_ops
         self._memories: dict[tuple[torch.device, int], _core.Memory] = {}
+
+    def threads(self, wanted: int, tensors: Iterable[torch.Tensor]) -> int:
+        """Of the core. Torch operations run where the caller's current stream is: on its thread."""
+        on_host = not self.torch_ops and all(tensor.device.type == "cpu" for tensor in tensors)
+        return wanted if on_host else 1
 
     def of(self, name: str, tensor: torch.Tensor) -> _core.Tensor:
         check_plain(name, tensor)

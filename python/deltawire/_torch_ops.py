@@ -16,7 +16,7 @@ _INTEGERS = {1: torch.uint8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROW_WORDS = 512  # words that share a right factor of the digest
-_SMALL_MAGNITUDE = 0x0800  # set Z
+SMALL_MAGNITUDE = 0x0800  # set Z
 _SIGN = -0x80000000  # of int32
 
 AdamwBand = tuple[float, float, float, float, float, float, float, float, bool, bool]
@@ -274,7 +274,7 @@ class Storage:
     def select_small(self, offset: int, cast: int, n: int, positions: memoryview, out: memoryview) -> int:
         bits = self._served_run(offset, cast, n)
         size = bits.to(torch.int32) & 0x7FFF
-        found = ((bits == -0x8000) | ((size >= 1) & (size <= _SMALL_MAGNITUDE))).nonzero().view(-1)
+        found = ((bits == -0x8000) | ((size >= 1) & (size <= SMALL_MAGNITUDE))).nonzero().view(-1)
         count = found.numel()
         _host(positions, torch.int32)[:count] = found.cpu()
         _host(out, torch.int16)[:count] = bits[found].cpu()
@@ -324,7 +324,7 @@ def _decide(
     known = covered[flagged]
     for end in (low, high):
         size = end.to(torch.int32) & 0x7FFF
-        known &= (size > _SMALL_MAGNITUDE) & (size < 0x7F80)
+        known &= (size > SMALL_MAGNITUDE) & (size < 0x7F80)
     certain = known & (low == high)
     moved = certain & (low != _bf16_from_f32(bits[flagged]))
     neighbours = known & (_ordinal(high) - _ordinal(low) == 1)

@@ -20,7 +20,7 @@ from ._detector import Choice
 from ._errors import Error, make
 from ._frameworks import Piece, Reading, Stepping
 from ._model import ModelTensor, check_overlap, live_names
-from ._observer import Inversion, OptimizerHooks, StepTuple
+from ._observer import Inversion, OptimizerHooks, StepTuple, counters
 from ._split import Split
 from ._tensors import Placement, Views, placement
 
@@ -39,6 +39,27 @@ class Core(Protocol):
     def end_capture(self, tensors: Sequence[int]) -> None: ...
     def copy_back(self, tensor: int, master: _core.Tensor) -> None: ...
     def rebind(self, tensor: int, live: _core.Tensor) -> None: ...
+
+
+CoreTensor = tuple[str, Sequence[str], "_core.Tensor", str, str, str, int]
+
+
+def core_tensors(
+    tensors: Sequence[ModelTensor], served: Sequence[str], choices: Sequence[Choice], views: Views
+) -> list[CoreTensor]:
+    """What the core is told of each tensor when it is opened."""
+    return [
+        (
+            entry.name,
+            entry.aliases,
+            views.of(entry.name, entry.tensor),
+            served_dtype,
+            choice.method,
+            choice.reason,
+            step,
+        )
+        for entry, served_dtype, choice, step in zip(tensors, served, choices, counters(choices), strict=True)
+    ]
 
 
 class Watch:

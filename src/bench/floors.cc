@@ -106,10 +106,9 @@ void ScatterPart(const ScatterFloor::Part& part, uint32_t ahead) {
 
 ReadFloor::ReadFloor(std::vector<ByteSpan> arrays, const Parallel& parallel)
     : arrays_(std::move(arrays)), parallel_(parallel) {
-  for (ByteSpan& array : arrays_) {
-    // Where they are not of equal size after all: what is common to them, and never beyond one's end.
-    for (const ByteSpan other : arrays_) array = array.first(std::min(array.size(), other.size()));
-  }
+  // Where they are not of equal size after all: what is common to them, and never beyond one's end.
+  const auto shortest = std::ranges::min_element(arrays_, {}, &ByteSpan::size)->size();
+  for (ByteSpan& array : arrays_) array = array.first(shortest);
   std::vector<ReadPlan> plans;
   for (const uint32_t ahead : {0u, 1024u, 4096u}) {
     for (const int streams : {1, 2, 4, kMaxStreams}) plans.push_back({false, streams, ahead});

@@ -50,25 +50,21 @@ Status ModelWatch::Run(const std::vector<Place>& places, const BlockTask& task) 
 
 Status ModelWatch::ForEachBlock(const BlockTask& task) { return Run(places_, task); }
 
-Status ModelWatch::CheckIndices(std::span<const uint32_t> tensors, Method method) const {
+Status ModelWatch::CheckIndices(std::span<const uint32_t> tensors, std::optional<Method> method) const {
   for (const uint32_t tensor : tensors) {
     if (tensor >= watches_.size()) {
       return Fail(Code::kInvalidArgument, "tensor {} was given, of {} watched ones", tensor, watches_.size());
     }
-    if (watches_[tensor]->method() != method) {
+    if (method && watches_[tensor]->method() != *method) {
       return Fail(Code::kInvalidArgument, "tensor {} is watched by {}, not by {}", watches_[tensor]->name(),
-                  MethodName(watches_[tensor]->method()), MethodName(method));
+                  MethodName(watches_[tensor]->method()), MethodName(*method));
     }
   }
   return {};
 }
 
 Status ModelWatch::BeforeStep(std::span<const uint32_t> tensors) {
-  for (const uint32_t tensor : tensors) {
-    if (tensor >= watches_.size()) {
-      return Fail(Code::kInvalidArgument, "tensor {} was given, of {} watched ones", tensor, watches_.size());
-    }
-  }
+  DELTAWIRE_TRY(CheckIndices(tensors, std::nullopt));
   return Run(PlacesOf(tensors),
              [](TensorWatch& watch, uint32_t, uint32_t block) { return watch.CheckFence(block); });
 }
@@ -147,9 +143,7 @@ Status ModelWatch::CopyBack(uint32_t tensor, const TensorView& master) {
 }
 
 Status ModelWatch::Rebind(uint32_t tensor, TensorView live) {
-  if (tensor >= watches_.size()) {
-    return Fail(Code::kInvalidArgument, "tensor {} was given, of {} watched ones", tensor, watches_.size());
-  }
+  DELTAWIRE_TRY(CheckIndices({&tensor, 1}, std::nullopt));
   return watches_[tensor]->Rebind(std::move(live));
 }
 

@@ -81,7 +81,8 @@ class ModelWatch {
   ModelWatch(const device::Backends& backends, Parallel parallel);
   Status Run(const std::vector<Place>& places, const BlockTask& task);
   std::vector<Place> PlacesOf(std::span<const uint32_t> tensors) const;
-  Status CheckIndices(std::span<const uint32_t> tensors, Method method) const;
+  // method: nullopt where any will do.
+  Status CheckIndices(std::span<const uint32_t> tensors, std::optional<Method> method) const;
 
   const device::Backends backends_;  // the watches refer to it
   Parallel parallel_;

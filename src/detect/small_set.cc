@@ -1,14 +1,9 @@
 #include "detect/small_set.h"
 
 #include "base/bytes.h"
+#include "kernels/element.h"
 
 namespace deltawire::detect {
-namespace {
-
-bool IsSmall(uint16_t bits) { return bits == 0x8000 || ((bits & 0x7FFF) != 0 && (bits & 0x7FFF) <= 0x0800); }
-
-}  // namespace
-
 void SmallSet::Rebuild(const device::Block& block) { block.SelectSmall(positions_, bits_); }
 
 ChangeLog SmallSet::Reconcile(const device::Block& block, const ChangeLog& step) {
@@ -39,7 +34,7 @@ ChangeLog SmallSet::Reconcile(const device::Block& block, const ChangeLog& step)
   bits_.clear();
   size_t kept = 0;
   for (size_t i = 0; i < touched.size(); ++i) {
-    if (IsSmall(now[i])) {
+    if (kernels::InSetZ(now[i])) {
       positions_.push_back(touched[i]);
       bits_.push_back(now[i]);
     }

@@ -1,18 +1,16 @@
 #include "detect/tensor_watch.h"
 
-#include <array>
-#include <cstring>
 #include <utility>
+
+#include "kernels/element.h"
 
 namespace deltawire::detect {
 
 namespace {
 
 // width <= kMaxLoggedBytes.
-uint32_t LoadBits(const uint8_t* at, uint32_t width) {
-  uint32_t bits = 0;
-  std::memcpy(&bits, at, width);
-  return bits;
+uint32_t LoggedBits(const uint8_t* at, uint32_t width) {
+  return static_cast<uint32_t>(kernels::LoadBits(at, width));
 }
 void AppendBits(uint32_t bits, uint32_t width, Bytes& out) {
   const auto* bytes = reinterpret_cast<const uint8_t*>(&bits);
@@ -29,7 +27,8 @@ ChangeLog LogOf(uint32_t width, std::span<const uint32_t> changed, ByteSpan old_
   size_t j = 0;
   while (i < changed.size() || j < uncertain.size()) {
     if (j == uncertain.size() || (i < changed.size() && changed[i] < uncertain[j])) {
-      log.emplace_back(changed[i], LoadBits(old_bits.data() + uint64_t{i} * width, width), Base::kCertified);
+      log.emplace_back(changed[i], LoggedBits(old_bits.data() + uint64_t{i} * width, width),
+                       Base::kCertified);
       ++i;
     } else {
       log.emplace_back(uncertain[j], uncertain_low[j],
@@ -281,7 +280,7 @@ BlockChange TensorWatch::FromLog(const device::Block& at, const ChangeLog& log) 
   change.old_bits.reserve(log.size() * width);
   change.new_bits.reserve(log.size() * width);
   for (size_t i = 0; i < log.size(); ++i) {
-    const uint32_t bits = LoadBits(now.data() + i * width, width);
+    const uint32_t bits = LoggedBits(now.data() + i * width, width);
     if (log[i].base != Base::kCertified) {
       change.uncertain.push_back(log[i].position);
       change.uncertain_low.push_back(static_cast<uint16_t>(log[i].bits));

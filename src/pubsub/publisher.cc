@@ -117,14 +117,15 @@ Status Publisher::Watch(std::vector<PublishedTensor> tensors) {
 
 uint64_t Publisher::memory_bytes() const { return watch_->memory_bytes(); }
 
+Result<uint32_t> Publisher::InInventory(uint32_t tensor) const {
+  if (tensor < index_.size()) return index_[tensor];
+  return Fail(Code::kInvalidArgument, "tensor {} was given, of {} published ones", tensor, index_.size());
+}
+
 Result<std::vector<uint32_t>> Publisher::InInventory(std::span<const uint32_t> tensors) const {
-  std::vector<uint32_t> out;
-  out.reserve(tensors.size());
-  for (const uint32_t tensor : tensors) {
-    if (tensor >= index_.size()) {
-      return Fail(Code::kInvalidArgument, "tensor {} was given, of {} published ones", tensor, index_.size());
-    }
-    out.push_back(index_[tensor]);
+  std::vector<uint32_t> out(tensors.size());
+  for (size_t i = 0; i < out.size(); ++i) {
+    DELTAWIRE_ASSIGN(out[i], InInventory(tensors[i]));
   }
   return out;
 }
@@ -137,8 +138,7 @@ Status Publisher::BeforeStep(std::span<const uint32_t> tensors) {
 Status Publisher::AfterStep(std::vector<detect::TensorStep> steps) {
   ++steps_;
   for (detect::TensorStep& step : steps) {
-    DELTAWIRE_ASSIGN(const auto mine, InInventory({&step.tensor, 1}));
-    step.tensor = mine[0];
+    DELTAWIRE_ASSIGN(step.tensor, InInventory(step.tensor));
   }
   return watch_->AfterStep(steps);
 }
@@ -160,13 +160,13 @@ Status Publisher::EndCapture(std::span<const uint32_t> tensors) {
 }
 
 Status Publisher::CopyBack(uint32_t tensor, const TensorView& master) {
-  DELTAWIRE_ASSIGN(const auto mine, InInventory({&tensor, 1}));
-  return watch_->CopyBack(mine[0], master);
+  DELTAWIRE_ASSIGN(const auto mine, InInventory(tensor));
+  return watch_->CopyBack(mine, master);
 }
 
 Status Publisher::Rebind(uint32_t tensor, TensorView live) {
-  DELTAWIRE_ASSIGN(const auto mine, InInventory({&tensor, 1}));
-  return watch_->Rebind(mine[0], std::move(live));
+  DELTAWIRE_ASSIGN(const auto mine, InInventory(tensor));
+  return watch_->Rebind(mine, std::move(live));
 }
 
 Status Publisher::CollectChanges() {

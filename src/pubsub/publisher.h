@@ -122,6 +122,7 @@ class Publisher {
   Publisher(PublisherOptions options, format::Inventory inventory);
 
   Status Watch(std::vector<PublishedTensor> tensors);
+  Result<uint32_t> InInventory(uint32_t tensor) const;
   Result<std::vector<uint32_t>> InInventory(std::span<const uint32_t> tensors) const;
   Result<Version> PublishZero();
   Result<Version> PublishResumed();

@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "kernels/kernels.h"
+#include "kernels/element.h"
 #include "stress/failure.h"
 #include "stress/flush_scope.h"
 #include "stress/oracle.h"
@@ -15,11 +15,6 @@ namespace deltawire::stress {
 namespace {
 
 bool OnMidpoint(float theta) { return (std::bit_cast<uint32_t>(theta) & 0xFFFF) == 0x8000; }
-
-bool IsSmall(uint16_t bits) {
-  const uint32_t size = bits & 0x7FFF;
-  return bits == 0x8000 || (size >= 1 && size <= 0x0800);
-}
 
 }  // namespace
 
@@ -137,7 +132,7 @@ void KernelJudge::MarkSmall(const Scene& scene) {
   uint32_t count = 0;
   if (plan_.rounding == Rounding::kHalfUp) {
     for (uint32_t i = 0; i < n_; ++i) {
-      if (IsSmall(before_[i])) small_[count++] = i;
+      if (kernels::InSetZ(before_[i])) small_[count++] = i;
     }
   } else {
     const FlushScope flush(plan_.flush == Flush::kStepAndDetector);
