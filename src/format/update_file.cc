@@ -1,132 +1,19 @@
 #include "format/update_file.h"
 
-#include <algorithm>
-#include <array>
-#include <map>
 #include <utility>
 #include <vector>
 
 #include "base/hash.h"
 #include "format/safetensors.h"
 #include "format/text.h"
+#include "format/update_metadata.h"
 
 namespace deltawire::format {
 namespace {
 
 // Four entries and ten short texts take about 700 bytes; more is not ours.
 constexpr uint64_t kMaxHeaderBytes = 64u << 10;
-constexpr std::string_view kNone = "none";
 constexpr std::string_view kContent = "content";
-
-using Metadata = std::map<std::string, std::string>;
-
-Status CheckHeader(const UpdateHeader& header, Code code) {
-  if (!IsRunName(header.run)) {
-    return Fail(code, "update: run {} is not 1 to 256 bytes of UTF-8 without control characters",
-                Quoted(header.run));
-  }
-  if (!IsIdentifier(header.writer)) {
-    return Fail(code, "update: writer {} is not 1 to 64 letters, digits, _ or -", Quoted(header.writer));
-  }
-  if (!IsLowerHex(header.inventory, 64)) {
-    return Fail(code, "update: inventory {} is not 64 hexadecimal digits", Quoted(header.inventory));
-  }
-  if (header.base && *header.base >= header.number) {
-    return Fail(code, "update: number {} is not above its base {}", header.number, *header.base);
-  }
-  return {};
-}
-
-Metadata MetadataOf(const UpdateHeader& header) {
-  return {{"format", std::string(kUpdateFormat)},
-          {"format_version", std::string(kUpdateVersion)},
-          {"run", header.run},
-          {"number", fmt::format("{}", header.number)},
-          {"base", header.base ? fmt::format("{}", *header.base) : std::string(kNone)},
-          {"writer", header.writer},
-          {"inventory", header.inventory},
-          {"base_digest", header.base_digest ? header.base_digest->Hex() : std::string(kNone)},
-          {"digest", header.digest.Hex()}};
-}
-
-// The content hash: metadata without `content` by key, entries by name, then the data
-// (docs/formats/update.md).
-std::string ContentHash(const Metadata& metadata, std::vector<SafetensorsEntry> entries,
-                        std::initializer_list<ByteSpan> data) {
-  std::string text;
-  const auto add = [&text](std::string_view part) {
-    text += part;
-    text += '\0';
-  };
-  for (const auto& [key, value] : metadata) {
-    if (key == kContent) continue;
-    add(key);
-    add(value);
-  }
-  std::sort(entries.begin(), entries.end(), [](const auto& a, const auto& b) { return a.name < b.name; });
-  for (const auto& entry : entries) {
-    add(entry.name);
-    add(DtypeName(entry.dtype));
-    add(ShapeText(entry.shape));
-    std::array<char, 16> range;
-    StoreLe(entry.begin, range.data());
-    StoreLe(entry.end, range.data() + 8);
-    text.append(range.data(), range.size());
-  }
-  Xxh3Stream hash;
-  hash.Update(AsBytes(text));
-  for (const ByteSpan bytes : data) hash.Update(bytes);
-  return ToHex(hash.Finish());
-}
-
-// Reads texts of the metadata; errors name the key.
-class MetadataReader {
- public:
-  explicit MetadataReader(const Metadata& metadata) : metadata_(metadata) {}
-
-  Result<std::string> Text(const std::string& key) const {
-    const auto found = metadata_.find(key);
-    if (found == metadata_.end()) return Fail(Code::kCorrupt, "update: metadata has no \"{}\"", key);
-    return found->second;
-  }
-  Result<uint64_t> Number(const std::string& key) const {
-    DELTAWIRE_ASSIGN(const std::string text, Text(key));
-    const auto number = DecimalFromText(text);
-    if (!number)
-      return Fail(Code::kCorrupt, "update: {} is {}, expected a decimal number", key, Quoted(text));
-    return *number;
-  }
-  Result<Digest> StateDigest(const std::string& key) const {
-    DELTAWIRE_ASSIGN(const std::string text, Text(key));
-    const auto digest = IsLowerHex(text, 32) ? Digest::FromHex(text) : std::nullopt;
-    if (!digest) {
-      return Fail(Code::kCorrupt, "update: {} is {}, expected 32 hexadecimal digits", key, Quoted(text));
-    }
-    return *digest;
-  }
-
- private:
-  const Metadata& metadata_;
-};
-
-Result<UpdateHeader> HeaderFrom(const MetadataReader& metadata) {
-  UpdateHeader header;
-  DELTAWIRE_ASSIGN(header.run, metadata.Text("run"));
-  DELTAWIRE_ASSIGN(header.number, metadata.Number("number"));
-  DELTAWIRE_ASSIGN(const std::string base, metadata.Text("base"));
-  if (base != kNone) {
-    DELTAWIRE_ASSIGN(header.base, metadata.Number("base"));
-  }
-  DELTAWIRE_ASSIGN(header.writer, metadata.Text("writer"));
-  DELTAWIRE_ASSIGN(header.inventory, metadata.Text("inventory"));
-  DELTAWIRE_ASSIGN(const std::string base_digest, metadata.Text("base_digest"));
-  if (base_digest != kNone) {
-    DELTAWIRE_ASSIGN(header.base_digest, metadata.StateDigest("base_digest"));
-  }
-  DELTAWIRE_ASSIGN(header.digest, metadata.StateDigest("digest"));
-  DELTAWIRE_TRY(CheckHeader(header, Code::kCorrupt));
-  return header;
-}
 
 Status CheckSections(const std::vector<SafetensorsEntry>& entries) {
   std::vector<std::string_view> expected = {kBlocksTensor, kEntropyTensor, kTableTensor};
@@ -151,7 +38,7 @@ Status CheckSections(const std::vector<SafetensorsEntry>& entries) {
 
 Result<UpdateFrame> FrameUpdate(const UpdateHeader& header, const BlockTable& table, ByteSpan blocks,
                                 ByteSpan entropy, const Inventory& inventory, EmbedInventory embed) {
-  DELTAWIRE_TRY(CheckHeader(header, Code::kInvalidArgument));
+  DELTAWIRE_TRY(CheckUpdateHeader(header, Code::kInvalidArgument));
   if (const std::string hash = InventoryHash(inventory); hash != header.inventory) {
     return Fail(Code::kInvalidArgument, "update: the header names inventory {}, the one given is {}",
                 header.inventory, hash);
@@ -180,8 +67,10 @@ Result<UpdateFrame> FrameUpdate(const UpdateHeader& header, const BlockTable& ta
   entries.push_back(section(kTableTensor, table_bytes.size()));
 
   DELTAWIRE_ASSIGN(entries, LayoutInOrder(std::move(entries)));
-  Metadata metadata = MetadataOf(header);
-  metadata.emplace(kContent, ContentHash(metadata, entries, {blocks, frame.tail}));
+  Metadata metadata = UpdateHeaderMetadata(header);
+  metadata.emplace("format", kUpdateFormat);
+  metadata.emplace("format_version", kUpdateVersion);
+  metadata.emplace(kContent, UpdateContentHash(metadata, kContent, entries, {blocks, frame.tail}));
   DELTAWIRE_ASSIGN(frame.head, WriteSafetensorsHeader(entries, metadata));
   frame.table = {.offset = frame.head.size() + entries.back().begin,
                  .bytes = table_bytes.size(),
@@ -206,12 +95,16 @@ Result<ParsedUpdate> ParseUpdate(ByteSpan file) {
                 header_bytes, kMaxHeaderBytes);
   }
   DELTAWIRE_ASSIGN(const SafetensorsHeader container, ParseSafetensors(file, file.size()));
-  const MetadataReader metadata(container.metadata);
-  DELTAWIRE_ASSIGN(const std::string format, metadata.Text("format"));
+  const auto text = [&](const std::string& key) -> Result<std::string> {
+    const auto found = container.metadata.find(key);
+    if (found == container.metadata.end()) return Fail(Code::kCorrupt, "update: metadata has no \"{}\"", key);
+    return found->second;
+  };
+  DELTAWIRE_ASSIGN(const std::string format, text("format"));
   if (format != kUpdateFormat) {
     return Fail(Code::kCorrupt, "update: format is {}, expected \"{}\"", Quoted(format), kUpdateFormat);
   }
-  DELTAWIRE_ASSIGN(const std::string version, metadata.Text("format_version"));
+  DELTAWIRE_ASSIGN(const std::string version, text("format_version"));
   if (version != kUpdateVersion) {
     return Fail(Code::kUnsupported,
                 "update: format version {}; this build reads version \"{}\"; use a build that knows it",
@@ -219,14 +112,14 @@ Result<ParsedUpdate> ParseUpdate(ByteSpan file) {
   }
   DELTAWIRE_TRY(CheckSections(container.entries));
   const ByteSpan data = file.subspan(container.data_offset);
-  DELTAWIRE_ASSIGN(const std::string content, metadata.Text(std::string(kContent)));
-  if (const std::string found = ContentHash(container.metadata, container.entries, {data});
+  DELTAWIRE_ASSIGN(const std::string content, text(std::string(kContent)));
+  if (const std::string found = UpdateContentHash(container.metadata, kContent, container.entries, {data});
       found != content) {
     return Fail(Code::kCorrupt, "update: content hash is {}, the file says {}; it is damaged, fetch it again",
                 found, Quoted(content));
   }
   ParsedUpdate update;
-  DELTAWIRE_ASSIGN(update.header, HeaderFrom(metadata));
+  DELTAWIRE_ASSIGN(update.header, UpdateHeaderFrom(container.metadata));
   const auto section = [&](size_t i) {
     return data.subspan(container.entries[i].begin, container.entries[i].end - container.entries[i].begin);
   };
