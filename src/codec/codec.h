@@ -22,6 +22,10 @@ enum class Coding : uint8_t {
   kClass = 3,     // ranks within classes of the base, and ordinal steps: needs the whole block's base
 };
 
+// A block's bits in the order of its elements, as one or more pieces of memory: each a whole number of
+// elements, together elements * width bytes.
+using BlockBits = std::span<const ByteSpan>;
+
 // A block to encode. `elements` <= 2^21; width 1, 2, 4 or 8 bytes. Positions ascend and are distinct; the two
 // lists are disjoint. Spans are only read during the call.
 struct BlockChanges {
@@ -73,8 +77,11 @@ class Encoder {
   void ChooseClasses(uint32_t most);
 
   // block_bits: for kClass, the new bits of the whole block; else not read. kInvalidArgument when they are
-  // not elements * width bytes.
-  Status Prepare(const BlockChanges& block, ByteSpan block_bits, PreparedBlock& out) const;
+  // not the block's elements.
+  Status Prepare(const BlockChanges& block, BlockBits block_bits, PreparedBlock& out) const;
+  Status Prepare(const BlockChanges& block, ByteSpan block_bits, PreparedBlock& out) const {
+    return Prepare(block, BlockBits(&block_bits, 1), out);
+  }
   void Survey(const PreparedBlock& prepared);
   void ChooseTables();
   // The serialised tables: the part's entropy section. Empty when no block was surveyed.
@@ -143,12 +150,16 @@ struct Overlay {
   ByteSpan bits;
 };
 
-// Finds the changed elements of a ranked block in its base: `base` has elements * width bytes, `above`
-// replaces some of them. One pass over the base. The result is as that of a step block, with its populations.
+// Finds the changed elements of a ranked block in its base, some elements of which `above` replaces. One pass
+// over the base. The result is as that of a step block, with its populations.
 // kWrongBase when the base has fewer elements of a class than the stream lists, or an element would stand in
 // both lists. A block that is not ranked comes back as it is.
-Result<Decoded> Place(const kernels::ClassTable& walk, ByteSpan base, const Overlay& above,
+Result<Decoded> Place(const kernels::ClassTable& walk, BlockBits base, const Overlay& above,
                       const Decoded& decoded);
+inline Result<Decoded> Place(const kernels::ClassTable& walk, ByteSpan base, const Overlay& above,
+                             const Decoded& decoded) {
+  return Place(walk, BlockBits(&base, 1), above, decoded);
+}
 
 // Turns steps and residues into new bits, given the old bits at the same positions (width bytes each; not
 // read when `decoded.steps` is false). Outputs have the inputs' sizes. Total: every input is valid that is

@@ -217,6 +217,55 @@ TEST(Codec, UncertainElementsAreCheap) {
   EXPECT_LT(8 * (size(with) - size(without)), 18 * with.uncertain.size());
 }
 
+// A joint block of several tensors: the same bytes and the same places as from one piece of memory.
+TEST(Codec, ABlockInPiecesIsTheBlock) {
+  SeededRng rng(11);
+  for (const uint32_t width : {1u, 2u, 4u, 8u}) {
+    const TestBlock block = RandomBlock(rng, 30'000, width, 0.02, 0.0005, Steps::kSmall);
+    const Bytes new_block = block.NewBlock();
+    const Bytes old_block = block.OldBlock(0);
+    const auto cut = [&](ByteSpan whole) {
+      std::vector<ByteSpan> pieces;
+      for (size_t at = 0; at < whole.size();) {
+        // Empty ones, single elements, and some longer than what kernels take at a time.
+        constexpr uint64_t kLongest[] = {1, 2, 100, 9000};
+        const uint64_t count = rng.Next() % kLongest[rng.Next() % 4];
+        pieces.push_back(whole.subspan(at, std::min<size_t>(count * width, whole.size() - at)));
+        at += pieces.back().size();
+      }
+      return pieces;
+    };
+    Encoder encoder(Coding::kClass, &kernels::CpuClassTable());
+    encoder.SampleBase(width, block.elements, new_block);
+    encoder.SampleChanges(block.View());
+    encoder.ChooseClasses(8);
+    PreparedBlock whole;
+    ASSERT_TRUE(encoder.Prepare(block.View(), new_block, whole));
+    encoder.Survey(whole);
+    encoder.ChooseTables();
+    Bytes expected;
+    std::vector<uint32_t> populations;
+    ASSERT_TRUE(encoder.Encode(block.View(), whole, expected, populations));
+    ASSERT_FALSE(populations.empty());
+    const auto decoder = Decoder::Open(encoder.tables());
+    ASSERT_TRUE(decoder);
+    const auto decoded =
+        decoder->Decode(Coding::kClass, block.elements, width, static_cast<uint32_t>(block.changed.size()),
+                        static_cast<uint32_t>(block.uncertain.size()), expected);
+    ASSERT_TRUE(decoded);
+    for (int round = 0; round < 20; ++round) {
+      PreparedBlock prepared;
+      ASSERT_TRUE(encoder.Prepare(block.View(), cut(new_block), prepared));
+      Bytes stream;
+      ASSERT_TRUE(encoder.Encode(block.View(), prepared, stream, populations));
+      EXPECT_EQ(stream, expected);
+      const auto placed = Place(kernels::CpuClassTable(), cut(old_block), {}, *decoded);
+      ASSERT_TRUE(placed) << placed.error().message();
+      ExpectDecodes(Coding::kClass, block, *placed);
+    }
+  }
+}
+
 TEST(Codec, UnsurveyedSymbolsAreOurBug) {
   SeededRng rng(8);
   const TestBlock seen = RandomBlock(rng, 20'000, 2, 0.02, 0, Steps::kUnit);
@@ -245,7 +294,7 @@ TEST(Codec, EncodeBeforePrepareAndChooseTablesIsOurBug) {
   std::vector<uint32_t> populations;
   EXPECT_EQ(encoder.Encode({}, {}, out, populations).error().code(), Code::kInternal);
   PreparedBlock prepared;
-  ASSERT_TRUE(encoder.Prepare({}, {}, prepared));
+  ASSERT_TRUE(encoder.Prepare({}, ByteSpan(), prepared));
   EXPECT_EQ(encoder.Encode({}, prepared, out, populations).error().code(), Code::kInternal);
 }
 
@@ -254,9 +303,13 @@ TEST(Codec, ClassCodingNeedsTheWholeBlock) {
   const TestBlock block = RandomBlock(rng, 1000, 2, 0.1, 0, Steps::kUnit);
   const Encoder encoder(Coding::kClass, &kernels::CpuClassTable());
   PreparedBlock prepared;
-  const Status status = encoder.Prepare(block.View(), Bytes(1999), prepared);
-  ASSERT_FALSE(status);
-  EXPECT_EQ(status.error().code(), Code::kInvalidArgument);
+  const Bytes bits(2000);
+  const ByteSpan halves[] = {ByteSpan(bits).first(999), ByteSpan(bits).subspan(999)};
+  for (const Status& status : {encoder.Prepare(block.View(), ByteSpan(bits).first(1998), prepared),
+                               encoder.Prepare(block.View(), halves, prepared)}) {
+    ASSERT_FALSE(status);
+    EXPECT_EQ(status.error().code(), Code::kInvalidArgument);
+  }
 }
 
 }  // namespace

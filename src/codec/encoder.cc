@@ -325,7 +325,7 @@ void Encoder::ChooseClasses(uint32_t most) {
   }
 }
 
-Status Encoder::Prepare(const BlockChanges& block, ByteSpan block_bits, PreparedBlock& out) const {
+Status Encoder::Prepare(const BlockChanges& block, BlockBits block_bits, PreparedBlock& out) const {
   const State& state = *state_;
   out.pieces_ = std::make_unique<Pieces>();
   Pieces& pieces = *out.pieces_;
@@ -341,10 +341,18 @@ Status Encoder::Prepare(const BlockChanges& block, ByteSpan block_bits, Prepared
     return {};
   }
   const kernels::ClassCuts& cuts = state.cuts[WidthLog2(block.width)];
-  if (block_bits.size() != uint64_t{block.elements} * block.width) {
+  uint64_t bytes = 0;
+  bool whole = true;
+  for (const ByteSpan piece : block_bits) {
+    bytes += piece.size();
+    whole &= piece.size() % block.width == 0;
+  }
+  if (bytes != uint64_t{block.elements} * block.width || !whole) {
     return Fail(Code::kInvalidArgument,
-                "class coding of a block of {} elements of {} bytes needs all its bits, {} bytes were given",
-                block.elements, block.width, block_bits.size());
+                "class coding of a block of {} elements of {} bytes needs all its bits, {} bytes were given "
+                "in {} pieces{}",
+                block.elements, block.width, bytes, block_bits.size(),
+                whole ? "" : ", one of them not a whole number of elements");
   }
   SplitByClass(*state.walk, cuts, block, listing, block_bits, pieces);
   return {};

@@ -60,7 +60,7 @@ void Split(const Decoded& listing, Pieces& out) {
 }
 
 void SplitByClass(const kernels::ClassTable& walk, const kernels::ClassCuts& cuts, const BlockChanges& block,
-                  const Decoded& listing, ByteSpan block_bits, Pieces& out) {
+                  const Decoded& listing, BlockBits block_bits, Pieces& out) {
   const size_t count = block.changed.size();
   const uint32_t width = block.width;
   out.classes = cuts.classes;

@@ -38,7 +38,7 @@ struct Pieces {
 void Split(const Decoded& listing, Pieces& out);
 // kClass. block_bits: the new bits of the whole block.
 void SplitByClass(const kernels::ClassTable& walk, const kernels::ClassCuts& cuts, const BlockChanges& block,
-                  const Decoded& listing, ByteSpan block_bits, Pieces& out);
+                  const Decoded& listing, BlockBits block_bits, Pieces& out);
 
 uint64_t HashOf(std::span<const uint32_t> numbers);
 

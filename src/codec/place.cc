@@ -8,13 +8,16 @@ namespace deltawire::codec {
 namespace {
 
 // Old bits at ascending positions.
-Bytes Lookup(ByteSpan base, const Overlay& above, uint32_t width, std::span<const uint32_t> positions) {
+Bytes Lookup(BlockBits base, const Overlay& above, uint32_t width, std::span<const uint32_t> positions) {
   Bytes bits(positions.size() * width);
   size_t i = 0;
+  size_t piece = 0;
+  uint64_t first = 0;  // element that the piece begins with
   for (size_t k = 0; k < positions.size(); ++k) {
+    for (; positions[k] - first >= base[piece].size() / width; ++piece) first += base[piece].size() / width;
     while (i < above.positions.size() && above.positions[i] < positions[k]) ++i;
     const bool over = i < above.positions.size() && above.positions[i] == positions[k];
-    const uint8_t* from = over ? above.bits.data() + i * width : base.data() + uint64_t{positions[k]} * width;
+    const uint8_t* from = over ? above.bits.data() + i * width : base[piece].data() + (positions[k] - first) * width;
     std::memcpy(bits.data() + k * width, from, width);
   }
   return bits;
@@ -43,7 +46,7 @@ void Merge(const Overlay& under, const Overlay& over, uint32_t width, std::vecto
 
 }  // namespace
 
-Result<Decoded> Place(const kernels::ClassTable& walk, ByteSpan base, const Overlay& above,
+Result<Decoded> Place(const kernels::ClassTable& walk, BlockBits base, const Overlay& above,
                       const Decoded& decoded) {
   if (!decoded.ranked) return decoded;
   const uint32_t width = decoded.width;

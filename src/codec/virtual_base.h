@@ -1,5 +1,5 @@
-// A block's base with some elements replaced, as runs of memory for kernels: runs without replacements stand
-// where they are, the others in a small copy.
+// A block's base with some elements replaced, as runs of memory for kernels: long runs without replacements
+// stand where they are, the others in a small copy.
 #pragma once
 
 #include <algorithm>
@@ -11,36 +11,49 @@
 
 namespace deltawire::codec {
 
-// Calls f(bits, first, count) for consecutive runs that together are the block.
+// Calls f(bits, first, count) for consecutive runs that together are the block. Runs are whole batches of the
+// kernels wherever they can be: a partial batch costs about as much as a whole one, copied.
 template <class F>
-void WalkVirtualBase(ByteSpan base, uint32_t width, const Overlay& above, F&& f) {
-  // A run of copies is a whole number of 64-element words where it can be, and ends with the last replacement
-  // that is near.
-  constexpr uint32_t kWord = 64;
-  constexpr uint32_t kMost = 2048;
-  std::array<uint8_t, kMost * 8> copy;
-  const auto elements = static_cast<uint32_t>(base.size() / width);
-  size_t i = 0;
-  uint32_t at = 0;
-  while (at < elements) {
-    if (i == above.positions.size()) return f(base.data() + uint64_t{at} * width, at, elements - at);
-    const uint32_t first = std::max(at, above.positions[i] / kWord * kWord);
-    if (first > at) f(base.data() + uint64_t{at} * width, at, first - at);
-    const uint32_t limit = std::min(elements, first + kMost);
-    uint32_t end = std::min(limit, first + kWord);
-    size_t last = i;
-    while (last < above.positions.size() && above.positions[last] < std::min(limit, end + kWord)) {
-      end = std::min(limit, (above.positions[last] / kWord + 1) * kWord);
-      ++last;
+void WalkVirtualBase(BlockBits base, uint32_t width, const Overlay& above, F&& f) {
+  constexpr uint32_t kBatch = 2048;  // elements
+  std::array<uint8_t, kBatch * 8> copy;
+  size_t next = 0;      // replacement
+  uint32_t at = 0;      // element
+  uint32_t copied = 0;  // elements from `at` on that stand in the copy
+  const auto flush = [&] {
+    for (; next < above.positions.size() && above.positions[next] - at < copied; ++next) {
+      uint8_t* to = copy.data() + uint64_t{above.positions[next] - at} * width;
+      std::memcpy(to, above.bits.data() + next * width, width);
     }
-    std::memcpy(copy.data(), base.data() + uint64_t{first} * width, uint64_t{end - first} * width);
-    for (; i < last; ++i) {
-      std::memcpy(copy.data() + uint64_t{above.positions[i] - first} * width, above.bits.data() + i * width,
-                  width);
+    if (copied > 0) f(copy.data(), at, copied);
+    at += copied;
+    copied = 0;
+  };
+  for (const ByteSpan piece : base) {
+    const uint8_t* from = piece.data();
+    auto left = static_cast<uint32_t>(piece.size() / width);
+    // Pieces shorter than a batch share one.
+    while (left > 0) {
+      if (copied == 0 && left >= kBatch) {
+        const uint32_t free = next < above.positions.size() ? above.positions[next] - at : left;
+        const uint32_t run = std::min(left, free) / kBatch * kBatch;
+        if (run > 0) {
+          f(from, at, run);
+          at += run;
+          from += uint64_t{run} * width;
+          left -= run;
+          continue;
+        }
+      }
+      const uint32_t count = std::min(left, kBatch - copied);
+      std::memcpy(copy.data() + uint64_t{copied} * width, from, uint64_t{count} * width);
+      copied += count;
+      from += uint64_t{count} * width;
+      left -= count;
+      if (copied == kBatch) flush();
     }
-    f(copy.data(), first, end - first);
-    at = end;
   }
+  flush();
 }
 
 }  // namespace deltawire::codec
