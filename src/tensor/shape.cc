@@ -61,6 +61,17 @@ bool BoxInside(const Box& box, const Shape& shape) {
   return true;
 }
 
+std::optional<uint64_t> RunStart(const Box& box, const Shape& shape) {
+  uint64_t start = 0;
+  bool cut = false;  // an outer dimension has more than one index: all inner ones must be whole
+  for (size_t d = 0; d < shape.size(); ++d) {
+    if (cut && box.size[d] != shape[d]) return std::nullopt;
+    cut = cut || box.size[d] > 1;
+    start = start * shape[d] + box.start[d];
+  }
+  return start;
+}
+
 Grid DefaultGrid(const Shape& shape) {
   const auto count = ElementCount(shape);
   if (!count || *count <= kMaxBlockElements || shape.empty()) return {};

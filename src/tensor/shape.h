@@ -34,6 +34,10 @@ std::string BoxText(const Box& box);
 // True when box lies inside shape and has its rank.
 bool BoxInside(const Box& box, const Shape& shape);
 
+// Row-major position of the box's first element in the tensor, if its elements follow each other there (as
+// those of every block of DefaultGrid do); nullopt if not. The box lies inside shape.
+std::optional<uint64_t> RunStart(const Box& box, const Shape& shape);
+
 // Elements a block holds at most. Positions inside a block fit 21 bits.
 inline constexpr uint64_t kMaxBlockElements = uint64_t{1} << 21;
 

@@ -58,4 +58,13 @@ TEST(Grid, DefaultKeepsSmallTensorsWholeAndCutsLargeOnesEightWays) {
 }
 
 }  // namespace
+TEST(Shape, RunStartIsWhereABoxBeginsIfItsElementsFollowEachOther) {
+  EXPECT_EQ(RunStart({}, {}), 0u);
+  EXPECT_EQ(RunStart({{2, 0}, {3, 7}}, {9, 7}), 14u);
+  EXPECT_EQ(RunStart({{2, 3}, {1, 4}}, {9, 7}), 17u);
+  EXPECT_EQ(RunStart({{1, 2, 0}, {1, 2, 5}}, {3, 4, 5}), 30u);
+  EXPECT_EQ(RunStart({{0, 3}, {2, 4}}, {9, 7}), std::nullopt);
+  EXPECT_EQ(RunStart({{0, 0, 1}, {1, 2, 3}}, {3, 4, 5}), std::nullopt);
+}
+
 }  // namespace deltawire
