@@ -37,6 +37,37 @@ TEST_F(PubSub, TwoEnginesFollowAtAnyInterval) {
   }
 }
 
+TEST_F(PubSub, MEM_07_APublishAndAnUpdateMakeTheSameStoreCallsAtAnyAge) {
+  const auto counted = std::make_shared<FaultStore>(store_, trainer_.clock());
+  auto publisher = trainer_.Publish(trainer_.Options(counted));
+  TestEngine engine(trainer_.Served(), counted, trainer_.clock());
+  // By what is done, not by names: versions have numbers.
+  const auto operations = [&] {
+    std::vector<StoreOperation> made;
+    for (const auto& call : counted->calls()) made.push_back(call.operation);
+    counted->ClearCalls();
+    return made;
+  };
+  std::vector<StoreOperation> publishing, updating;
+  for (int version = 1; version <= 200; ++version) {
+    trainer_.Step(publisher.get());
+    operations();
+    ASSERT_TRUE(publisher->Publish());
+    const auto published = operations();
+    ASSERT_TRUE(engine->Update());
+    const auto updated = operations();
+    if (version == 2) {  // the first update attaches
+      publishing = published;
+      updating = updated;
+      EXPECT_EQ(std::count(updating.begin(), updating.end(), StoreOperation::kList), 0);
+    }
+    if (version > 2) {
+      ASSERT_EQ(published, publishing) << version;
+      ASSERT_EQ(updated, updating) << version;
+    }
+  }
+}
+
 TEST_F(PubSub, VER_02_AnEmptyVersionIsAVersion) {
   auto publisher = trainer_.Publish(trainer_.Options(store_));
   TestEngine engine = Engine();

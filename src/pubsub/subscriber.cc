@@ -82,7 +82,7 @@ Result<Digest> Subscriber::digest() const {
 }
 
 Status Subscriber::Attach() {
-  DELTAWIRE_ASSIGN(const uint64_t newest, catalog_.Newest());
+  DELTAWIRE_ASSIGN(const uint64_t newest, catalog_.NewestFrom(std::nullopt));
   DELTAWIRE_ASSIGN(const auto record, catalog_.Load(newest));
   DELTAWIRE_ASSIGN(auto inventory, catalog_.LoadInventory(record.manifest.inventory));
 
@@ -143,7 +143,8 @@ Result<Version> Subscriber::Stage(std::optional<uint64_t> number) {
   if (number) {
     target = *number;
   } else {
-    DELTAWIRE_ASSIGN(target, catalog_.Newest());
+    const auto held = version_ ? std::optional(version_->number) : std::nullopt;
+    DELTAWIRE_ASSIGN(target, catalog_.NewestFrom(held));
   }
   std::string replaced;
   if (version_ && !in_doubt_ && version_->number == target) {

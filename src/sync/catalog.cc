@@ -53,6 +53,24 @@ Result<uint64_t> Catalog::Newest() {
   return *newest;
 }
 
+Result<uint64_t> Catalog::NewestFrom(std::optional<uint64_t> held) {
+  const auto hint = ReadLatest(*store_);
+  // Without a hint the run may be new, or copied without it: `held` alone would not show a hole above it.
+  if (!hint) return Newest();
+  uint64_t newest = std::max(*hint, held.value_or(0));
+  for (int probe = 0; probe <= kMaxProbes; ++probe) {
+    const auto there = store_->Stat(format::ManifestName(newest));
+    if (there) {
+      ++newest;
+      continue;
+    }
+    if (there.error().code() != Code::kNotFound) return Fail(there.error());
+    if (probe == 0) break;
+    return newest - 1;
+  }
+  return Newest();
+}
+
 Result<std::string> Catalog::Run() {
   if (run_) return *run_;
   DELTAWIRE_ASSIGN(const auto versions, Versions());

@@ -91,6 +91,65 @@ TEST_F(CatalogReaderTest, LatestShowsWhatAListingDoesNotShowYet) {
   EXPECT_EQ(Must(catalog.Newest()), 4u);
 }
 
+TEST_F(CatalogReaderTest, MEM07_AReceiverFindsTheNewestInAFewLookupsAtAnyAge) {
+  writer_ = NewRun();
+  const auto lookups = [&](std::optional<uint64_t> held) {
+    faulty_->ClearCalls();
+    EXPECT_EQ(Must(Catalog(faulty_).NewestFrom(held)), writer_->newest()->number());
+    const auto calls = faulty_->calls();
+    for (const auto& call : calls) EXPECT_NE(call.operation, StoreOperation::kList) << call.name;
+    return calls.size();
+  };
+  size_t young = 0;
+  for (int version = 0; version <= 300; ++version) {
+    const auto number = Must(TryPublish(*writer_)).number();
+    if (version == 2) young = lookups(number - 1);
+    if (version % 50 != 0) continue;
+    for (const std::optional<uint64_t> held : {std::optional<uint64_t>(), std::optional(number)})
+      EXPECT_LE(lookups(held), 3u) << "LATEST, its manifest, and that there is none after it";
+  }
+  EXPECT_EQ(lookups(299), young);
+  // A hint that could not be written for a while costs a lookup for each version since the receiver's.
+  Overwrite("LATEST", "7\n");
+  EXPECT_EQ(lookups(297), young + 3);
+}
+
+TEST_F(CatalogReaderTest, TheNewestIsFoundFromAnyHintAndAnyVersionHeld) {
+  Publish(40);
+  for (const char* latest : {"", "\n", "40\n", "39\n", "2", "0", "41", "99\n", "-1", "4 4",
+                             "18446744073709551615", "18446744073709551616", "../../etc/passwd"}) {
+    Overwrite("LATEST", latest);
+    for (const std::optional<uint64_t> held : {std::optional<uint64_t>(), std::optional<uint64_t>(0),
+                                               std::optional<uint64_t>(39), std::optional<uint64_t>(40),
+                                               std::optional<uint64_t>(41), std::optional(UINT64_MAX)})
+      EXPECT_EQ(Must(Reader().NewestFrom(held)), 40u) << latest << ", held " << held.value_or(1000);
+  }
+  // Pruned from the bottom, and a hole in the middle: with the hint that the writer left, neither matters.
+  Overwrite("LATEST", "40\n");
+  for (const uint64_t gone : {0, 1, 2, 20, 39}) Must(plain_->Delete(format::ManifestName(gone)));
+  EXPECT_EQ(Must(Reader().NewestFrom(std::nullopt)), 40u);
+  EXPECT_EQ(Must(Reader().NewestFrom(19)), 40u);
+  // Both lie: the version held is gone with a restored store, and so is the one of the hint.
+  Must(plain_->Delete(format::ManifestName(40)));
+  EXPECT_EQ(Must(Reader().NewestFrom(40)), 38u);
+  Must(plain_->Delete("LATEST"));
+  EXPECT_EQ(Must(Reader().NewestFrom(40)), 38u);
+  EXPECT_EQ(Must(Reader().NewestFrom(19)), 38u) << "over the hole at 20";
+  EXPECT_EQ(CodeOf(Catalog(std::make_shared<MemoryStore>(clock_)).NewestFrom(3)), Code::kNotFound);
+}
+
+TEST_F(CatalogReaderTest, ALookupThatFailedIsNoAnswer) {
+  Publish(4);
+  for (uint64_t nth = 0; nth < 2; ++nth) {
+    faulty_->Add({.on = StoreOperation::kStat, .nth = nth, .times = 1});
+    EXPECT_EQ(CodeOf(Catalog(faulty_).NewestFrom(2)), Code::kIo) << nth;
+    faulty_->ClearFaults();
+  }
+  // A hint that can't be read is none.
+  faulty_->Add({.on = StoreOperation::kGet, .name_contains = "LATEST"});
+  EXPECT_EQ(Must(Catalog(faulty_).NewestFrom(2)), 4u);
+}
+
 TEST_F(CatalogReaderTest, StrangersAmongTheManifestsAreNoVersions) {
   Publish(1);
   for (const char* name :

@@ -20,7 +20,7 @@ Result<std::optional<uint64_t>> WaitForNewer(Catalog& catalog, std::optional<uin
   const auto start = clock.MonotonicNanos();
   const auto left_ms = [&] { return options.timeout_ms - (clock.MonotonicNanos() - start) / 1'000'000; };
   for (;;) {
-    const auto newest = catalog.Newest();
+    const auto newest = catalog.NewestFrom(than);
     if (newest && (!than || *newest > *than)) return *newest;
     if (!newest && newest.error().code() != Code::kIo && newest.error().code() != Code::kNotFound)
       return Fail(newest.error());

@@ -14,10 +14,10 @@ class FollowTest : public CatalogTest {
     return WaitForNewer(catalog, than, {timeout_ms, poll_ms}, clock_, std::move(cancel));
   }
   int64_t NowMillis() { return clock_.MonotonicNanos() / 1'000'000; }
-  // Runs `action` before the nth listing.
+  // Runs `action` before the nth look, each of which begins with the hint.
   void AtLook(int nth, std::function<void()> action) {
     faulty_->BeforeEach([this, nth, action = std::move(action)](const StoreCall& call) {
-      if (call.operation == StoreOperation::kList && looks_++ == nth) action();
+      if (call == StoreCall{StoreOperation::kGet, "LATEST"} && looks_++ == nth) action();
     });
   }
 
@@ -56,9 +56,9 @@ TEST_F(FollowTest, TheNextVersionEndsTheWait) {
 
 TEST_F(FollowTest, PassingFailuresAreWaitedOut) {
   Must(TryPublish(*NewRun()));
-  faulty_->Add({.on = StoreOperation::kList, .times = 4});
+  faulty_->Add({.on = StoreOperation::kStat, .times = 4});
   EXPECT_EQ(Must(Wait(std::nullopt, 60'000)), 0u);
-  faulty_->Add({.on = StoreOperation::kList, .times = kForever});
+  faulty_->Add({.on = StoreOperation::kStat, .times = kForever});
   const auto failed = Wait(std::nullopt, 5'000);
   EXPECT_EQ(CodeOf(failed), Code::kIo);
   EXPECT_NE(failed.error().message().find("5000 ms"), std::string::npos) << failed.error().message();

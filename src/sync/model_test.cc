@@ -189,9 +189,14 @@ class ModelTest : public CatalogTest {
         EXPECT_EQ(Must(catalog.ReadTensorDigests(manifest)).front(), TestDigest(number));
       }
     }
-    if (!versions.empty()) {
-      EXPECT_EQ(Must(Reader().Newest()), versions.back());
-    }
+    if (versions.empty()) return;
+    EXPECT_EQ(Must(Reader().Newest()), versions.back());
+    // Without a hole above the hint, or the version held, a receiver sees the same.
+    const auto held = versions[Below(versions.size())];
+    const auto seen = Must(Reader().NewestFrom(held));
+    EXPECT_TRUE(listed.contains(seen)) << seen;
+    EXPECT_GE(seen, held);
+    EXPECT_TRUE(seen == versions.back() || deleted_.contains(seen + 1)) << seen << " from " << held;
   }
 
   uint64_t seed_;
