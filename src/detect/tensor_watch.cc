@@ -17,12 +17,30 @@ void AppendBits(uint32_t bits, uint32_t width, Bytes& out) {
   out.insert(out.end(), bytes, bytes + width);
 }
 
+template <class T>
+void AppendCertified(std::span<const uint32_t> changed, ByteSpan old_bits, ChangeLog& log) {
+  for (size_t i = 0; i < changed.size(); ++i) {
+    log.emplace_back(changed[i], LoadLe<T>(old_bits.data() + i * sizeof(T)), Base::kCertified);
+  }
+}
+void AppendCertified(uint32_t width, std::span<const uint32_t> changed, ByteSpan old_bits, ChangeLog& log) {
+  switch (width) {
+    case 1: return AppendCertified<uint8_t>(changed, old_bits, log);
+    case 2: return AppendCertified<uint16_t>(changed, old_bits, log);
+    case 4: return AppendCertified<uint32_t>(changed, old_bits, log);
+  }
+}
+
 // One log from the two ascending lists of a change; old_bits: width bytes a changed element.
 ChangeLog LogOf(uint32_t width, std::span<const uint32_t> changed, ByteSpan old_bits,
                 std::span<const uint32_t> uncertain, std::span<const uint16_t> uncertain_low,
                 std::span<const uint8_t> uncertain_span) {
   ChangeLog log;
   log.reserve(changed.size() + uncertain.size());
+  if (uncertain.empty()) {
+    AppendCertified(width, changed, old_bits, log);
+    return log;
+  }
   size_t i = 0;
   size_t j = 0;
   while (i < changed.size() || j < uncertain.size()) {
@@ -171,10 +189,7 @@ Status TensorWatch::InvertBlock(uint32_t block, const StepRecord& record) {
 }
 
 Status TensorWatch::BeginCapture(uint32_t block, const Memory& scratch) {
-  const device::Block at = At(block);
-  Digest now;
-  at.CopyTo(scratch, capture_offset_ + blocks_[block].first_byte, &now);
-  MeetFence(block, at, now);
+  At(block).CopyTo(scratch, capture_offset_ + blocks_[block].first_byte);
   return live().memory->Check();
 }
 

@@ -71,9 +71,10 @@ class TensorWatch {
   bool NeedsInversion() const { return invert_; }
   Status InvertBlock(uint32_t block, const StepRecord& record);
 
-  // kCapture. Around anything that may write the tensor. Begin checks the fence and copies the block's served
-  // bits to `scratch`, memory of the tensor's device that has room for served_bytes() at the offset given to
-  // PlaceCapture; End compares. Without an End the fence notices.
+  // kCapture. Around anything that may write the tensor. Begin copies the block's served bits to `scratch`,
+  // memory of the tensor's device that has room for served_bytes() at the offset given to PlaceCapture; End
+  // compares and moves the fence by exactly what it found. What changed outside of the two, and an End that
+  // is missing, is therefore still off the fence at publish.
   uint64_t served_bytes() const { return served_bytes_; }
   void PlaceCapture(uint64_t scratch_offset) { capture_offset_ = scratch_offset; }
   Status BeginCapture(uint32_t block, const Memory& scratch);

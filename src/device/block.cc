@@ -166,26 +166,17 @@ Digest Block::DigestOf(ByteSpan bits) const {
   return digest;
 }
 
-void Block::CopyTo(const Memory& to, uint64_t offset, Digest* digest) const {
-  if (digest != nullptr) *digest = {};
+void Block::CopyTo(const Memory& to, uint64_t offset) const {
   if (run_stride_ == 1) {
     ForEachRun([&](const Run& run) {
-      // In pieces: what was just copied is digested from the cache.
-      InPieces(run_length_, ListedAtOnce(*view_.memory), [&](uint32_t first, uint32_t count) {
-        const uint64_t at = offset + (uint64_t{run.position} + first) * served_width();
-        table_.copy({view_.memory->handle(), run.memory_byte + uint64_t{first} * kernels::StoredBytes(cast_)},
-                    cast_, count, {to.handle(), at});
-        if (digest == nullptr) return;
-        table_.digest({to.handle(), at}, CastOfWidth(served_width()), count,
-                      (run.canonical + first) * served_width(), key_, digest->lanes);
-      });
+      table_.copy({view_.memory->handle(), run.memory_byte}, cast_, run_length_,
+                  {to.handle(), offset + uint64_t{run.position} * served_width()});
     });
     return;
   }
   Bytes bits(uint64_t{elements_} * served_width());
   Read(bits);
   table_.write({to.handle(), offset}, served_width(), elements_, bits.data());
-  if (digest != nullptr) *digest = DigestOf(bits);
 }
 
 std::optional<uint64_t> Block::dense_at() const {

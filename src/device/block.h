@@ -40,9 +40,8 @@ class Block {
   Digest DigestOf(ByteSpan bits) const;
   // out: elements() * served_width() bytes.
   void Read(MutableByteSpan out) const;
-  // Dense served bits into memory of the same device, at byte `offset`. digest, if not null, receives
-  // DigestNow() from the same reading.
-  void CopyTo(const Memory& to, uint64_t offset, Digest* digest = nullptr) const;
+  // Dense served bits into memory of the same device, at byte `offset`.
+  void CopyTo(const Memory& to, uint64_t offset) const;
   // Where the block's stored elements begin in their memory, if they follow each other without gaps.
   std::optional<uint64_t> dense_at() const;
   // The block's served bits where they stand, valid while nothing writes there: in host memory, stored as
