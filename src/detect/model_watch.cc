@@ -55,7 +55,8 @@ Status ModelWatch::CheckIndices(std::span<const uint32_t> tensors, std::optional
     if (tensor >= watches_.size()) {
       return Fail(Code::kInvalidArgument, "tensor {} was given, of {} watched ones", tensor, watches_.size());
     }
-    if (method && watches_[tensor]->method() != *method) {
+    // A demoted tensor ignores what its method was told.
+    if (method && watches_[tensor]->method() != *method && !watches_[tensor]->demoted()) {
       return Fail(Code::kInvalidArgument, "tensor {} is watched by {}, not by {}", watches_[tensor]->name(),
                   MethodName(watches_[tensor]->method()), MethodName(*method));
     }
@@ -150,10 +151,28 @@ Status ModelWatch::Rebind(uint32_t tensor, TensorView live) {
 Status ModelWatch::Collect(Changes& changes) {
   changes.assign(watches_.size(), {});
   for (uint32_t i = 0; i < watches_.size(); ++i) changes[i].resize(watches_[i]->boxes().size());
-  return ForEachBlock([&](TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+  DELTAWIRE_TRY(ForEachBlock([&](TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
     DELTAWIRE_ASSIGN(changes[tensor][block], watch.Collect(block));
     return {};
+  }));
+  std::vector<uint32_t> refuted;
+  for (uint32_t i = 0; i < watches_.size(); ++i) {
+    if (!watches_[i]->Refuted()) continue;
+    watches_[i]->Demote();
+    refuted.push_back(i);
+  }
+  return Run(PlacesOf(refuted), [&](TensorWatch& watch, uint32_t tensor, uint32_t block) -> Status {
+    DELTAWIRE_ASSIGN(changes[tensor][block], watch.Recollect(block));
+    return {};
   });
+}
+
+std::vector<Demotion> ModelWatch::Demotions() const {
+  std::vector<Demotion> out;
+  for (uint32_t i = 0; i < watches_.size(); ++i) {
+    if (watches_[i]->demoted()) out.push_back({i, watches_[i]->method(), watches_[i]->reason()});
+  }
+  return out;
 }
 
 void ModelWatch::Confirm(const ChangePointers& changes) {

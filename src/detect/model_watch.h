@@ -26,6 +26,13 @@ struct TensorStep {
   OptimizerStep step;
 };
 
+// A tensor whose method turned out to be wrong about it, and what watches it since.
+struct Demotion {
+  uint32_t tensor = 0;
+  Method method = Method::kSnapshot;
+  std::string reason;
+};
+
 // Tensors are known by their index in the list given to Create; an index that is not in it is
 // kInvalidArgument. One thread at a time; the owner serialises. Live tensors must not be written during a
 // call. Errors name the tensor.
@@ -57,10 +64,12 @@ class ModelWatch {
 
   Status Rebind(uint32_t tensor, TensorView live);
 
-  // What TensorWatch::Collect gives for every block of every tensor. On error the blocks that were collected
-  // stay in `changes`, to be abandoned.
+  // What TensorWatch::Collect gives for every block of every tensor. A tensor whose method is refuted is
+  // demoted, and goes whole. On error the blocks that were collected stay in `changes`, to be abandoned.
   using Changes = std::vector<std::vector<BlockChange>>;
   Status Collect(Changes& changes);
+  // Since the start.
+  std::vector<Demotion> Demotions() const;
   // By tensor and block: what was collected; null where it was empty.
   using ChangePointers = std::vector<std::vector<const BlockChange*>>;
   void Confirm(const ChangePointers& changes);

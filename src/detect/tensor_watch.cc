@@ -1,5 +1,6 @@
 #include "detect/tensor_watch.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "kernels/element.h"
@@ -189,11 +190,13 @@ Status TensorWatch::InvertBlock(uint32_t block, const StepRecord& record) {
 }
 
 Status TensorWatch::BeginCapture(uint32_t block, const Memory& scratch) {
+  if (method_ != Method::kCapture) return {};
   At(block).CopyTo(scratch, capture_offset_ + blocks_[block].first_byte);
   return live().memory->Check();
 }
 
 Status TensorWatch::EndCapture(uint32_t block, const Memory& scratch) {
+  if (method_ != Method::kCapture) return {};
   BlockState& state = blocks_[block];
   const device::Block at = At(block);
   std::vector<uint32_t> changed;
@@ -223,6 +226,7 @@ Status TensorWatch::CheckMaster(const TensorView& master) const {
 }
 
 Status TensorWatch::CopyBack(uint32_t block, const TensorView& master) {
+  if (method_ != Method::kCopyBack) return {};
   BlockState& state = blocks_[block];
   const device::Block at = At(block);
   const device::Block next(backends_, master, tensor_.blocks[block],
@@ -328,6 +332,10 @@ Result<BlockChange> TensorWatch::Collect(uint32_t block) {
     case Method::kCapture:
     case Method::kCopyBack: change = unknown ? Dense(block) : FromLog(at, log); break;
     case Method::kSnapshot:
+      if (unknown) {
+        change = Dense(block);
+        break;
+      }
       at.Compare(*snapshot_, state.first_byte, change.changed, change.old_bits, change.new_bits);
       break;
     case Method::kFence: change = Dense(block); break;
@@ -339,9 +347,42 @@ Result<BlockChange> TensorWatch::Collect(uint32_t block) {
           state.collected) {
     change = Dense(block);
     state.note = fmt::format("{} did not account for all of its change", MethodName(method_));
+    state.refuted = LogsChanges(method_);
   }
   if (!state.note.empty() && change.dense) {
     state.note = fmt::format("block {} sent dense: {}", BoxText(boxes()[block]), state.note);
+  }
+  DELTAWIRE_TRY(live().memory->Check());
+  return change;
+}
+
+bool TensorWatch::Refuted() const {
+  return std::ranges::any_of(blocks_, [](const BlockState& state) { return state.refuted; });
+}
+
+void TensorWatch::Demote() {
+  const auto found = MethodName(method_);
+  auto snapshot = live().memory->AllocateLike(served_bytes_);
+  method_ = snapshot ? Method::kSnapshot : Method::kFence;
+  reason_ = fmt::format("{} did not account for all of its change{}; it was: {}", found,
+                        snapshot ? "" : ", and there is no memory for a snapshot", reason_);
+  if (snapshot) snapshot_ = *std::move(snapshot);
+  demoted_ = true;
+  invert_ = false;
+}
+
+Result<BlockChange> TensorWatch::Recollect(uint32_t block) {
+  BlockState& state = blocks_[block];
+  const device::Block at = At(block);
+  // These are the bits of the version in flight. Should it be abandoned, the block goes dense again.
+  if (snapshot_) at.CopyTo(*snapshot_, state.first_byte);
+  BlockChange change;
+  if (state.collected != state.published) change = Dense(block);
+  state.pending = {};
+  state.pending_unknown = false;
+  state.small = {};
+  if (std::exchange(state.refuted, false)) {
+    state.note = fmt::format("{}: watched by {} from now on", state.note, MethodName(method_));
   }
   DELTAWIRE_TRY(live().memory->Check());
   return change;
@@ -373,9 +414,10 @@ void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
 }
 
 void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {
-  if (!LogsChanges(method_) || change == nullptr) return;  // the others compare with what is published
+  if (method_ == Method::kFence || change == nullptr) return;  // it compares with what is published
   BlockState& state = blocks_[block];
   state.pending_unknown |= change->dense;
+  if (method_ == Method::kSnapshot) return;
   if (state.pending_unknown) {
     state.pending = {};
     return;

@@ -50,7 +50,9 @@ class TensorWatch {
                                                      Method method, std::string reason, uint64_t start_step);
 
   const std::string& name() const { return tensor_.name; }
+  // Of Create, until Demote.
   Method method() const { return method_; }
+  bool demoted() const { return demoted_; }
   // Why this method: one clause for reports.
   const std::string& reason() const { return reason_; }
   const std::vector<Box>& boxes() const { return tensor_.blocks; }
@@ -98,6 +100,14 @@ class TensorWatch {
   Result<BlockChange> Collect(uint32_t block);
   const Digest& DigestAt(uint32_t block) const { return blocks_[block].collected; }
   const Digest& PublishedDigest(uint32_t block) const { return blocks_[block].published; }
+  // Whether a method that logs has left out a change, or claimed wrong bits, in what was collected last: its
+  // assumptions do not hold for this tensor. Collect has made the block dense, but other blocks, where some
+  // bases are not known, could not be checked.
+  bool Refuted() const;
+  // After that, alone, then Recollect for each block, before Confirm or Abandon: compares with a snapshot from
+  // now on, or, where there is no memory for one, goes by the fence. The methods' own calls are then ignored.
+  void Demote();
+  Result<BlockChange> Recollect(uint32_t block);
   // Why blocks went dense in the collected version; empty if none did.
   std::vector<std::string> TakeNotes();
 
@@ -122,6 +132,7 @@ class TensorWatch {
     Digest fence;      // at the last observation
     ChangeLog pending;
     bool pending_unknown = false;
+    bool refuted = false;
     SmallSet small;
     uint64_t first_byte = 0;  // of the block in memory that holds the tensor's served bits block by block
     std::string note;
@@ -151,7 +162,7 @@ class TensorWatch {
   std::shared_ptr<Memory> snapshot_;
   uint64_t last_step_;
   bool invert_ = false;
-  std::vector<std::string> notes_;
+  bool demoted_ = false;
 };
 
 }  // namespace deltawire::detect

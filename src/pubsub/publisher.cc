@@ -169,6 +169,15 @@ Status Publisher::Rebind(uint32_t tensor, TensorView live) {
   return watch_->Rebind(mine, std::move(live));
 }
 
+std::vector<detect::Demotion> Publisher::Demotions() const {
+  std::vector<detect::Demotion> demotions = watch_->Demotions();
+  for (detect::Demotion& demotion : demotions) {
+    const auto given = std::find(index_.begin(), index_.end(), demotion.tensor);
+    demotion.tensor = static_cast<uint32_t>(given - index_.begin());
+  }
+  return demotions;
+}
+
 Status Publisher::CollectChanges() {
   detect::ModelWatch::Changes changes;
   const Status collected = watch_->Collect(changes);

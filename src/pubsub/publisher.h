@@ -98,6 +98,7 @@ class Publisher {
   Status EndCapture(std::span<const uint32_t> tensors);
   Status CopyBack(uint32_t tensor, const TensorView& master);
   Status Rebind(uint32_t tensor, TensorView live);
+  std::vector<detect::Demotion> Demotions() const;
   uint32_t size() const { return watch_->size(); }
 
   // Publishes the present served bits as the next version. durable = false returns as soon as everything is

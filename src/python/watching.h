@@ -80,6 +80,17 @@ void BindWatching(nanobind::class_<Handle>& watching, Core core) {
             OrThrow(core(self).Rebind(tensor, live.view));
           },
           nb::arg("tensor"), nb::arg("live"))
+      .def(
+          "demotions",
+          [core](Handle& self) {
+            std::vector<std::tuple<uint32_t, std::string, std::string>> out;
+            for (auto& demotion : core(self).Demotions()) {
+              out.emplace_back(demotion.tensor, detect::MethodName(demotion.method),
+                               std::move(demotion.reason));
+            }
+            return out;
+          },
+          "(index, detector, reason) of the tensors whose first detector turned out to be wrong about them.")
       .def_prop_ro("memory_bytes", [core](Handle& self) { return core(self).memory_bytes(); });
 }
 
