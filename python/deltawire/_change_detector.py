@@ -118,9 +118,13 @@ class ChangeDetector:
         """
         with self._calls():
             self._watch.before_collection()
-            collected = self._core.collect()
+            try:
+                collected = self._core.collect()
+            finally:
+                self._watch.after_collection()
             names = [entry.name for entry in self._tensors]
-            self._notes = tuple(f"{names[i]}: {note}" for i, note in self._core.take_notes())
+            of_tensors = (f"{names[i]}: {note}" for i, note in self._core.take_notes())
+            self._notes = (*of_tensors, *self._watch.notes())
             self._watch.keep_order()
             return [
                 _changes(entry, served, change)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
 from dataclasses import dataclass, field
 
 import torch
@@ -13,6 +13,7 @@ from ._errors import make
 from ._model import ModelTensor, byte_span, share_bytes
 from ._rules import Group, Rule, Rules, is_torchs
 from ._split import own_step, split_refusal
+from ._step_wrapper import strange_step
 from ._tensors import Placement, dtype_name, local, placement
 
 _LOG = logging.getLogger("deltawire")
@@ -38,34 +39,39 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class _Stepper:
+class Stepper:
     """A parameter that an optimizer holds."""
 
     optimizer: torch.optim.Optimizer
     group: Group
+    index: int
+    """Of the group."""
     parameter: torch.Tensor
     place: Placement
 
 
 @dataclass
-class _Steppers:
+class Steppers:
     """All parameters of the optimizers, by where they are."""
 
-    by_storage: dict[tuple[torch.device, int], list[_Stepper]] = field(default_factory=dict)
+    by_storage: dict[tuple[torch.device, int], list[Stepper]] = field(default_factory=dict)
 
     @staticmethod
-    def of(optimizers: Sequence[torch.optim.Optimizer]) -> _Steppers:
-        out = _Steppers()
+    def of(optimizers: Sequence[torch.optim.Optimizer], but: Container[int] = ()) -> Steppers:
+        """``but``: without the parameters of these ids."""
+        out = Steppers()
         for optimizer in optimizers:
-            for group in optimizer.param_groups:
+            for index, group in enumerate(optimizer.param_groups):
                 for parameter in group["params"]:
+                    if id(parameter) in but:
+                        continue
                     here = local(parameter)
                     if here.numel() and here.layout is torch.strided and here.device.type != "meta":
-                        stepper = _Stepper(optimizer, group, parameter, placement(here))
+                        stepper = Stepper(optimizer, group, index, parameter, placement(here))
                         out.by_storage.setdefault(_storage(here), []).append(stepper)
         return out
 
-    def on(self, tensor: torch.Tensor) -> list[_Stepper]:
+    def on(self, tensor: torch.Tensor) -> list[Stepper]:
         """Those that hold elements of the tensor."""
         if not tensor.numel():
             return []
@@ -104,7 +110,7 @@ def choose(
     if wanted not in ("auto", *DETECTORS):
         names = ", ".join(map(repr, ("auto", *DETECTORS)))
         raise make("invalid_argument", f"detector={wanted!r} is not one of {names}")
-    chooser = _Chooser(_Steppers.of(optimizers), rules or Rules())
+    chooser = _Chooser(Steppers.of(optimizers), rules or Rules())
     return [
         chooser.options(entry, served_dtype).take(entry.name, wanted)
         for entry, served_dtype in zip(tensors, served, strict=True)
@@ -161,7 +167,7 @@ class _Options:
 
 
 class _Chooser:
-    def __init__(self, steppers: _Steppers, rules: Rules) -> None:
+    def __init__(self, steppers: Steppers, rules: Rules) -> None:
         self._steppers = steppers
         self._rules = rules
         self._splits: dict[int, str] = {}  # id(optimizer) -> split_refusal
@@ -192,7 +198,7 @@ class _Chooser:
         return out
 
     def _inversion_refusal(
-        self, entry: ModelTensor, served: str, on: list[_Stepper], exact: _Stepper | None, rule: Rule | None
+        self, entry: ModelTensor, served: str, on: list[Stepper], exact: Stepper | None, rule: Rule | None
     ) -> str:
         if exact is None:
             if len(on) > 1:
@@ -203,7 +209,9 @@ class _Chooser:
             return f"no inverse is known of {kind.__module__}.{kind.__qualname__}"
         if is_torchs(rule) and own_step(type(exact.optimizer)) is None:
             return f"step() of {type(exact.optimizer).__qualname__} has been replaced"
-        if refusal := rule.refusal(exact.group):
+        if stranger := strange_step(exact.optimizer):
+            return f"its step() has been replaced by {stranger}"
+        if refusal := rule.refusal(exact.group, exact.index):
             return refusal
         stored = entry.tensor.dtype
         if stored != torch.float32 or served != "BF16":
@@ -213,7 +221,7 @@ class _Chooser:
             return rule.state_refusal(rule.used(exact.group), exact.parameter, state)
         return ""
 
-    def _capture_refusal(self, entry: ModelTensor, on: list[_Stepper]) -> str:
+    def _capture_refusal(self, entry: ModelTensor, on: list[Stepper]) -> str:
         by_optimizer = {id(stepper.optimizer): stepper.optimizer for stepper in on}
         if len(by_optimizer) < len(on):
             return HELD_TWICE  # by one of them: it steps it twice in one step

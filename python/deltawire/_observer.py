@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 import weakref
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -11,6 +12,7 @@ import torch
 
 from ._detector import Choice
 from ._rules import Group, Used, tensor_refusal
+from ._step_wrapper import stranger_behind, updates_of
 from ._tensors import Views, local
 
 _NO_COUNTER = 2**63
@@ -52,20 +54,25 @@ class OptimizerHooks:
     """Calls the listener around every step, as near to the update itself as hooks allow."""
 
     optimizer: torch.optim.Optimizer
+    stranger: str = ""
+    """The function that the last step ran in the place of its class's, hooks and all; empty if none."""
     _handles: list[Any] = field(default_factory=list)
 
     def attach(self, listener: StepListener) -> None:
         # The optimizer outlives many publishers: it must not keep one alive.
         ref = weakref.ref(listener)
 
+        updates = updates_of(type(self.optimizer))
+
         # A compiled step calls its hooks, and would trace into them.
         @torch.compiler.disable
         def observe_before() -> None:
             if (target := ref()) is not None:
-                late = not self._is_outermost(0, last=True)
-                target.before_step(
-                    self.optimizer, "another step pre-hook runs after deltawire's" if late else ""
-                )
+                self.stranger = stranger_behind(sys._getframe(1), updates)
+                between = f"its step() has been replaced by {self.stranger}" if self.stranger else ""
+                if not self._is_outermost(0, last=True):
+                    between = "another step pre-hook runs after deltawire's"
+                target.before_step(self.optimizer, between)
 
         @torch.compiler.disable
         def before(
@@ -167,6 +174,14 @@ class Inversion:
         assert rule is not None
         return rule.counter
 
+    def drop(self, i: int) -> None:
+        """The tensor is not inverted any more."""
+        for mine in self._mine.values():
+            if i in mine:
+                mine.remove(i)
+        self._counted.pop(i, None)
+        self._before.pop(i, None)
+
     def tensors_of(self, optimizer: torch.optim.Optimizer) -> list[int]:
         return self._mine.get(id(optimizer), [])
 
@@ -196,13 +211,18 @@ class Inversion:
                 out[at] = _whole(value)
         return out
 
-    def before_step(self, optimizer: torch.optim.Optimizer, between: str) -> None:
-        """Remembers what the coming step will use."""
+    def before_step(
+        self, optimizer: torch.optim.Optimizer, between: str, also_stepped: Mapping[int, str]
+    ) -> None:
+        """Remembers what the coming step will use.
+
+        ``also_stepped``: tensors that are stepped by something else as well, and how that came.
+        """
         settings = self._settings(optimizer)
         for i in self.tensors_of(optimizer):
             parameter = self._parameter(i)
             used = settings.get(id(parameter), "it was in no parameter group before the step")
-            before = _Before(between or used)
+            before = _Before(between or also_stepped.get(i) or used)
             if i in self._counted:
                 before.gradient = parameter.grad
                 before.gradient_version = _version(parameter.grad) if parameter.grad is not None else 0
@@ -251,8 +271,8 @@ class Inversion:
         rule = self._choices[mine[0]].rule
         assert rule is not None
         out: dict[int, Used | str] = {}
-        for group in optimizer.param_groups:
-            used: Used | str = rule.refusal(group)
+        for index, group in enumerate(optimizer.param_groups):
+            used: Used | str = rule.refusal(group, index)
             if not used:
                 used = rule.used(group)
             for parameter in group["params"]:

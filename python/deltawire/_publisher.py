@@ -160,7 +160,10 @@ class Publisher:
         with self._calls():
             self._watch.before_collection()
             quantize_seconds = self._quantized.refresh(self._core)
-            version = Version._of(self._core.publish(wait), quantize_seconds)
+            try:
+                version = Version._of(self._core.publish(wait), quantize_seconds)
+            finally:
+                self._watch.after_collection()
             self._version = dataclasses.replace(version, notes=(*version.notes, *self._watch.notes()))
             self._watch.keep_order()
             return self._version
@@ -203,7 +206,11 @@ class Publisher:
 
     @property
     def detectors(self) -> dict[str, tuple[str, str]]:
-        """For each tensor: its detector, and why."""
+        """For each tensor: its detector, and why.
+
+        One that was found wrong at a publish, where its changes did not add up to the new bits, is replaced
+        by "snapshot" for the rest of the run.
+        """
         return detectors_of(self._tensors, self._choices)
 
     def state_dict(self) -> dict[str, Any]:

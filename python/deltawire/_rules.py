@@ -76,8 +76,11 @@ class Rule(Protocol):
     def counter(self) -> str | None:
         """The state's key of the step counter; None: it has none."""
 
-    def refusal(self, group: Group) -> str:
-        """Why the group's steps can't be undone under its present settings; empty if they can."""
+    def refusal(self, group: Group, index: int) -> str:
+        """Why the steps of that group can't be undone under its present settings; empty if they can.
+
+        ``index``: which of the optimizer's groups it is, for messages.
+        """
 
     def used(self, group: Group) -> Used:
         """What a step under these settings uses. Ask ``refusal`` before."""
@@ -89,6 +92,17 @@ class Rule(Protocol):
 def as_read(value: Any) -> float:
     """A hyperparameter as the number that the step's kernel reads."""
     return float(value.item()) if isinstance(value, torch.Tensor) else float(value)
+
+
+def _number_refusal(group: Group, index: int, keys: Sequence[str]) -> str:
+    """Which hyperparameter is no number; empty if all are."""
+    for key in keys:
+        value = group.get(key)
+        try:
+            as_read(value)
+        except (TypeError, ValueError, RuntimeError):
+            return f"its parameter group {index} has {key}={value!r}, which is no number"
+    return ""
 
 
 def tensor_refusal(
@@ -132,14 +146,23 @@ class AdamRule:
         self.counter = family.step
         self._family = family
 
-    def refusal(self, group: Group) -> str:
+    def refusal(self, group: Group, index: int) -> str:
         f = self._family
         flags = [key for key in (f.decoupled, f.bias_correction) if isinstance(key, str)]
         missing = [key for key in (f.lr, f.betas, f.eps, f.weight_decay, *flags) if key not in group]
         if missing:
-            return f"its parameter group has no {', '.join(map(repr, missing))}"
+            return f"its parameter group {index} has no {', '.join(map(repr, missing))}"
+        try:
+            beta1, beta2 = group[f.betas]
+        except (TypeError, ValueError):
+            return (
+                f"its parameter group {index} has {f.betas}={group[f.betas]!r}, which is no pair of numbers"
+            )
+        pair = {f"{f.betas}[0]": beta1, f"{f.betas}[1]": beta2}
+        if refusal := _number_refusal(group | pair, index, (f.lr, *pair, f.eps, f.weight_decay)):
+            return refusal
         if not as_read(group[f.eps]) > 0:
-            return f"its parameter group has {f.eps}=0"
+            return f"its parameter group {index} has {f.eps}=0"
         return ""
 
     def used(self, group: Group) -> Used:
@@ -204,7 +227,9 @@ class SgdRule:
     name = "torch.optim.sgd.SGD"
     counter = None
 
-    def refusal(self, group: Group) -> str:
+    def refusal(self, group: Group, index: int) -> str:
+        if refusal := _number_refusal(group, index, ("lr", "momentum", "weight_decay")):
+            return refusal
         foreach = group.get("foreach")
         if foreach is None and not group.get("fused"):
             # torch's choice where neither is set.

@@ -19,6 +19,8 @@ from typing import Any, Protocol
 
 import torch
 
+from ._step_wrapper import mark_as_update
+
 # Exactly these classes: a subclass may do anything. Not here: LBFGS (all parameters are one vector, and it
 # calls the closure several times) and SparseAdam (its gradients touch rows).
 SPLITTABLE: tuple[type[torch.optim.Optimizer], ...] = tuple(
@@ -99,9 +101,41 @@ class SplitHandle:
         self._watcher = watcher
 
     @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        return self._split.optimizer
+
+    @property
+    def indices(self) -> set[int]:
+        """The listener's tensors."""
+        return {i for indices in self._watcher.indices.values() for i in indices}
+
+    def stepped(self) -> set[int]:
+        """Those that a step with the present gradients updates."""
+        optimizer = self.optimizer
+        return {
+            i
+            for group in ([] if optimizer is None else optimizer.param_groups)
+            for p in group["params"]
+            if p.grad is not None
+            for i in self._watcher.indices.get(id(p), ())
+        }
+
+    @property
     def bypassed(self) -> bool:
         """Something has replaced the optimizer's step since."""
         return self._split.bypassed
+
+    def why_not(self) -> str:
+        """Why steps are not split now."""
+        optimizer = self.optimizer
+        kind = type(optimizer).__name__
+        if self.bypassed:
+            return f"the step() of the {kind} was replaced since"
+        if optimizer is not None and (coupled := coupling(optimizer)):
+            return f"the {kind} stepped them together: {coupled}"
+        return (
+            f"the {kind} stepped them together (a step() compiled by torch.compile, or called by its class)"
+        )
 
     def remove(self) -> None:
         """May be repeated. With the last one the optimizer's step is what it was."""
@@ -142,6 +176,10 @@ class Split:
         return SplitHandle(split, watcher)
 
     @property
+    def optimizer(self) -> torch.optim.Optimizer | None:
+        return self._optimizer()
+
+    @property
     def bypassed(self) -> bool:
         optimizer = self._optimizer()
         return optimizer is not None and find_split(optimizer) is not self
@@ -165,6 +203,7 @@ class Split:
         def step(self_: torch.optim.Optimizer, closure: Callable[[], Any] | None = None) -> Any:
             return self._step(self_, closure)
 
+        mark_as_update(step)
         hooked: Any = torch.optim.Optimizer.profile_hook_step(step)
         outer = hooked
         if scheduled:
@@ -182,7 +221,7 @@ class Split:
         return types.MethodType(outer, optimizer)
 
     def _step(self, optimizer: torch.optim.Optimizer, closure: Callable[[], Any] | None) -> Any:
-        if torch.compiler.is_compiling() or not self._watchers or _is_coupled(optimizer):
+        if torch.compiler.is_compiling() or not self._watchers or coupling(optimizer):
             # Nobody watches, or the parts would not be the whole. What changes is then noticed by the fence.
             return self._inner(optimizer, closure)
         watched = {key for watcher in self._watchers for key in watcher.indices}
@@ -235,31 +274,32 @@ def _is_schedulers(step: Any) -> bool:
     )
 
 
-def _is_coupled(optimizer: torch.optim.Optimizer) -> bool:
-    """Whether in the coming step one parameter decides by which kernels another is updated."""
-    return any(
-        bool(_group_refusal(type(optimizer), group)) or _couples(optimizer, group)
-        for group in optimizer.param_groups
-    )
+def coupling(optimizer: torch.optim.Optimizer) -> str:
+    """How one parameter decides, in the coming step, by which kernels another is updated; else empty."""
+    for group in optimizer.param_groups:
+        if refusal := _group_refusal(type(optimizer), group) or _coupling(optimizer, group):
+            return refusal
+    return ""
 
 
-def _couples(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> bool:
+def _coupling(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> str:
     stepped = [p for p in group["params"] if p.grad is not None]
     if any(p.grad.layout is not torch.strided for p in stepped):
-        return True
+        return "a gradient is sparse"
     off_cpu = any(p.device.type != "cpu" for p in stepped)
     foreach = group.get("foreach")
     if not (foreach or (foreach is None and not group.get("fused") and off_cpu)):
-        return False
+        return ""
     # Off the CPU, foreach kernels take all tensors together or, if one of them has other strides, one by one;
     # in low precision their roundings differ.
     if off_cpu and not all(p.is_contiguous() and p.grad.is_contiguous() for p in stepped):
-        return True
+        return "not all of them are contiguous"
     # foreach SGD falls back to single operations, with other roundings, while some have no momentum yet.
     if type(optimizer) is torch.optim.SGD and group["momentum"] != 0:
         started = sum(optimizer.state.get(p, {}).get("momentum_buffer") is not None for p in stepped)
-        return 0 < started < len(stepped)
-    return False
+        if 0 < started < len(stepped):
+            return "some have no momentum yet"
+    return ""
 
 
 def _showing(group: dict[str, Any], parameters: Iterable[torch.Tensor]) -> dict[str, Any]:

@@ -6,10 +6,11 @@ Shared by everything that publishes or detects.
 from __future__ import annotations
 
 import dataclasses
+import logging
 import sys
 import threading
 import weakref
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FrameType
 from typing import TYPE_CHECKING, Protocol
 
@@ -20,13 +21,17 @@ from ._detector import Choice
 from ._errors import Error, make
 from ._frameworks import Piece, Reading, Stepping
 from ._model import ModelTensor, check_overlap, live_names
+from ._newcomers import Newcomers
 from ._observer import Inversion, OptimizerHooks, StepTuple, counters
-from ._split import Split
+from ._split import Split, SplitHandle
+from ._step_wrapper import is_wrapper
 from ._tensors import Placement, Views, placement
 
 if TYPE_CHECKING:
     from . import _core
     from ._step_audit import StepAudit
+
+_LOG = logging.getLogger("deltawire")
 
 
 class Core(Protocol):
@@ -39,6 +44,7 @@ class Core(Protocol):
     def end_capture(self, tensors: Sequence[int]) -> None: ...
     def copy_back(self, tensor: int, master: _core.Tensor) -> None: ...
     def rebind(self, tensor: int, live: _core.Tensor) -> None: ...
+    def demotions(self) -> list[tuple[int, str, str]]: ...
 
 
 CoreTensor = tuple[str, Sequence[str], "_core.Tensor", str, str, str, int]
@@ -79,14 +85,15 @@ class Watch:
         model: torch.nn.Module,
         reading: Reading,
         tensors: Sequence[ModelTensor],
-        choices: Sequence[Choice],
+        choices: list[Choice],
         stepping: Stepping,
         entries: Sequence[ModelTensor] | None = None,
         audit: StepAudit | None = None,
     ) -> None:
         """``owner``: what the user holds, for messages. ``tensors``: the model's. ``entries``: the core's, in
         its order, to which ``choices`` belong; by default the same. One that is not among the model's stands
-        for what is computed from them at a publish.
+        for what is computed from them at a publish. In ``choices``, shared with the owner, demotions are
+        entered.
         """
         self._owner = owner
         self._core = core
@@ -110,7 +117,11 @@ class Watch:
         self._stepped: dict[int, list[int]] = {}  # id(optimizer) -> what it may write
         self._stepping: dict[int, _Stepping] = {}  # by id of the optimizer
         self._in_pieces = {id(optimizer) for optimizer in stepping.in_pieces}
+        self._newcomers = Newcomers(stepping.optimizers, self._entries, choices)
         self._hooks: list[OptimizerHooks] = []
+        self._splits: list[SplitHandle] = []
+        self._unsplit: list[set[int]] = []  # by split: what a step updated, but did not let capture
+        self._begun: set[int] = set()  # captures of the present step
         self._ends: list[Callable[[], None]] = []
         for optimizer in stepping.optimizers:
             self._attach(optimizer)
@@ -130,7 +141,10 @@ class Watch:
         self._hooks.append(hooks)
         self._ends.append(hooks.detach)
         if parts:
-            self._ends.append(Split.attach(optimizer, self, parts).remove)
+            split = Split.attach(optimizer, self, parts)
+            self._splits.append(split)
+            self._unsplit.append(set())
+            self._ends.append(split.remove)
 
     def _attach_sources(self, stepping: Stepping) -> None:
         ref = weakref.ref(self)
@@ -170,28 +184,43 @@ class Watch:
         self._inversion.forget()
         self._core.check_steps(self.counters())
 
+    def after_collection(self) -> None:
+        """Enters the detectors that the collection, whatever became of it, has found to be wrong."""
+        for i, method, reason in self._core.demotions():
+            if self._choices[i].method != method:
+                self._choices[i] = dataclasses.replace(self._choices[i], method=method, reason=reason)
+                self._inversion.drop(i)
+                _LOG.warning("tensor %s is watched by %s: %s", self._entries[i].name, method, reason)
+
     def notes(self) -> tuple[str, ...]:
         """What is out of the ordinary about the optimizers now, for the version that is published."""
-        held = {
-            id(entry.held): entry.name
-            for entry, choice in zip(self._entries, self._choices, strict=True)
-            if choice.method == "fence"
-        }
-        stepped = [
-            held[id(parameter)]
-            for hooks in self._hooks
-            for group in hooks.optimizer.param_groups
-            for parameter in group["params"]
-            if id(parameter) in held
-        ]
-        if not stepped:
-            return ()
-        examples = ", ".join(stepped[:3]) + (" ..." if len(stepped) > 3 else "")
-        return (
-            f"{len(stepped)} tensors ({examples}) were given to an optimizer after the {self._owner} was "
-            "opened: it watches them as what nobody steps, and their changed blocks go out whole; open a new "
-            f"{self._owner} (resume=True) to have them watched",
-        )
+        out = []
+        if later := self._newcomers.invisible():
+            out.append(
+                f"{self._some(later)} were given to an optimizer after the {self._owner} was opened "
+                f"({next(iter(later.values()))}): steps of what it holds now are noticed, and their changed "
+                f"blocks go out whole; open a new {self._owner} (resume=True) to have them watched"
+            )
+        for hooks in self._hooks:
+            if hooks.stranger:
+                out.append(
+                    f"the step() of the {type(hooks.optimizer).__name__} has been replaced by "
+                    f"{hooks.stranger}, whose arithmetic is not known: what it changes goes out whole; open "
+                    f"the {self._owner} after that, and other detectors are chosen"
+                )
+        for split, unsplit in zip(self._splits, self._unsplit, strict=True):
+            if unsplit or split.bypassed:
+                out.append(
+                    f"{self._some(unsplit or split.indices)} are watched by capture, but "
+                    f"{split.why_not()}: their changed blocks go out whole; open the {self._owner} after "
+                    "that, and other detectors are chosen"
+                )
+            unsplit.clear()
+        return tuple(out)
+
+    def _some(self, indices: Collection[int]) -> str:
+        names = [self._entries[i].name for i in sorted(indices)]
+        return f"{len(names)} tensors ({', '.join(names[:3])}{' ...' if len(names) > 3 else ''})"
 
     def keep_order(self) -> None:
         for hooks in self._hooks:
@@ -206,7 +235,7 @@ class Watch:
             self._stepping[id(optimizer)] = _Stepping(optimizer)
             self._follow(self._stepped[id(optimizer)])
             self._core.before_step(self._inversion.tensors_of(optimizer))
-            self._inversion.before_step(optimizer, between)
+            self._inversion.before_step(optimizer, between, self._newcomers.touched())
             if self._audit is not None:
                 self._audit.before_step(self.counters())
 
@@ -215,6 +244,10 @@ class Watch:
             self._stepping.pop(id(optimizer), None)
             if self._calls.closed:
                 return
+            for split, unsplit in zip(self._splits, self._unsplit, strict=True):
+                if split.optimizer is optimizer:
+                    unsplit |= split.stepped() - self._begun
+                    self._begun -= split.indices
             steps = self._inversion.after_step(optimizer, between)
             # State may be replaced at any step, and its address used again.
             views = Views(torch_ops=self._torch_ops)
@@ -233,6 +266,7 @@ class Watch:
     def begin_capture(self, indices: list[int]) -> None:
         with self._calls.lock:
             if not self._calls.closed:
+                self._begun.update(indices)
                 self._core.begin_capture(indices)
 
     def end_capture(self, indices: list[int]) -> None:
@@ -363,20 +397,9 @@ class _Stepping:
         """Whether that thread is still inside of it."""
         frame: FrameType | None = sys._current_frames().get(self.thread)
         while frame is not None:
-            code = frame.f_code
-            # By name: compiled code has other objects.
-            if (code.co_filename, code.co_name) == _STEP_WRAPPER and (
+            if is_wrapper(frame.f_code) and (
                 frame.f_locals.get("self", self._optimizer()) is self._optimizer()
             ):
                 return True
             frame = frame.f_back
         return False
-
-
-def _place_of_code(function: Callable[..., object]) -> tuple[str, str]:
-    code = function.__code__
-    return code.co_filename, code.co_name
-
-
-# Of what torch wraps around the step of every optimizer.
-_STEP_WRAPPER = _place_of_code(torch.optim.Optimizer.profile_hook_step(lambda self: None))

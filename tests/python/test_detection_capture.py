@@ -226,7 +226,10 @@ def test_nothing_is_missed_when_the_split_is_bypassed(url: str, how: str) -> Non
         step()
         version = loop.publish(quiet=False)
         assert version.dense == version.total
-        assert all("not by an observed" in note for note in version.notes)
+        *dense, why = version.notes
+        assert all("not by an observed" in note for note in dense)
+        assert f"{len(list(model.parameters()))} tensors (" in why and "are watched by capture, but" in why
+        assert ("was replaced since" if "restored" in how else "stepped them together") in why
 
 
 def test_asked_for_where_it_cannot_be(url: str) -> None:
