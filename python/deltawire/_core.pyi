@@ -186,6 +186,9 @@ class TensorChange:
     @property
     def known(self) -> bytes: ...
 
+def check_cast(stored: str, served: str) -> None:
+    """Raises where no kernel casts the one dtype to the other."""
+
 class Detector:
     """Watches tensors without a store."""
 

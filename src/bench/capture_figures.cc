@@ -50,7 +50,7 @@ Result<uint64_t> Publish(detect::ModelWatch& watch) {
       durable[i].push_back(&change);
     }
   }
-  watch.Confirm(durable);
+  DELTAWIRE_TRY(watch.Confirm(durable));
   return changed;
 }
 

@@ -175,10 +175,9 @@ std::vector<Demotion> ModelWatch::Demotions() const {
   return out;
 }
 
-void ModelWatch::Confirm(const ChangePointers& changes) {
-  parallel_.For(places_.size(), [&](uint64_t i) {
-    const auto [tensor, block] = places_[i];
-    watches_[tensor]->Confirm(block, changes[tensor][block]);
+Status ModelWatch::Confirm(const ChangePointers& changes) {
+  return ForEachBlock([&](TensorWatch& watch, uint32_t tensor, uint32_t block) {
+    return watch.Confirm(block, changes[tensor][block]);
   });
 }
 

@@ -72,7 +72,8 @@ class ModelWatch {
   std::vector<Demotion> Demotions() const;
   // By tensor and block: what was collected; null where it was empty.
   using ChangePointers = std::vector<std::vector<const BlockChange*>>;
-  void Confirm(const ChangePointers& changes);
+  // An error of Confirm names a tensor whose snapshot could not follow; all that could be confirmed is.
+  Status Confirm(const ChangePointers& changes);
   void Abandon(const ChangePointers& changes);
 
   using BlockTask = std::function<Status(TensorWatch&, uint32_t tensor, uint32_t block)>;

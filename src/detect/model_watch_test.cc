@@ -55,7 +55,9 @@ class Model : public testing::Test {
         pointers[i].push_back(change.empty() ? nullptr : &change);
       }
     }
-    if (confirm) watch_->Confirm(pointers);
+    if (confirm) {
+      EXPECT_TRUE(watch_->Confirm(pointers));
+    }
     if (!confirm) watch_->Abandon(pointers);
     return found;
   }
@@ -157,6 +159,56 @@ TEST_F(Model, WhatADemotedTensorSentInVainIsSentAgain) {
   StepWrongly(3);
   EXPECT_EQ(Collect()[3], 2u);
   EXPECT_EQ(Collect()[3], 0u);
+}
+
+// Host memory whose operations can be made to fail, and what is allocated like it.
+class FailingMemory final : public Memory {
+ public:
+  FailingMemory(uint64_t bytes, std::shared_ptr<bool> fails)
+      : inner_(AllocateHost(bytes)), fails_(std::move(fails)) {}
+  DeviceKind device() const override { return inner_->device(); }
+  uint64_t size_bytes() const override { return inner_->size_bytes(); }
+  void* handle() const override { return inner_->handle(); }
+  Status Check() const override {
+    if (*fails_) return Fail(Code::kIo, "the device is gone");
+    return {};
+  }
+  Result<std::shared_ptr<Memory>> AllocateLike(uint64_t bytes) const override {
+    return std::make_shared<FailingMemory>(bytes, copies_fail);
+  }
+  std::shared_ptr<bool> copies_fail = std::make_shared<bool>(false);
+
+ private:
+  std::shared_ptr<Memory> inner_;
+  std::shared_ptr<bool> fails_;
+};
+
+TEST(Snapshot, AWriteThatFailsIsReportedAtOnceAndTheBlockGoesWhole) {
+  const auto memory = std::make_shared<FailingMemory>(400, std::make_shared<bool>(false));
+  const TensorView live = TensorView::RowMajor(memory, 0, Dtype::kF32, {100});
+  auto* values = static_cast<float*>(memory->handle());
+  std::fill_n(values, 100, 1.0f);
+  std::vector<WatchSpec> specs;
+  specs.push_back({{"t", live, Dtype::kBf16, *GridBlocks({100}, {0, 1})}, Method::kSnapshot, "", 0});
+  auto made = ModelWatch::Create(device::HostBackends(), Parallel(1), std::move(specs));
+  ASSERT_TRUE(made);
+  ModelWatch& watch = **made;
+  for (const bool fails : {false, true, false}) {
+    values[7] += 64;
+    ModelWatch::Changes changes;
+    ASSERT_TRUE(watch.Collect(changes));
+    const BlockChange& change = changes[0][0];
+    const bool after_failure = values[7] > 150;
+    EXPECT_EQ(change.dense, after_failure);
+    EXPECT_EQ(change.changed.size(), after_failure ? 0u : 1u);
+    *memory->copies_fail = fails;
+    const Status confirmed = watch.Confirm({{&change}});
+    EXPECT_EQ(confirmed.has_value(), !fails);
+    if (!confirmed) {
+      EXPECT_EQ(confirmed.error().message(), "tensor t: the device is gone");
+    }
+    *memory->copies_fail = false;
+  }
 }
 
 TEST_F(Model, StateOfAnotherFormIsARefusalNotAGuess) {

@@ -133,7 +133,10 @@ Status TensorWatch::Start(uint32_t block) {
   const device::Block at = At(block);
   state.published = state.fence = at.DigestNow();
   if (method_ == Method::kInversion) state.small.Rebuild(at);
-  if (method_ == Method::kSnapshot) at.CopyTo(*snapshot_, state.first_byte);
+  if (method_ == Method::kSnapshot) {
+    at.CopyTo(*snapshot_, state.first_byte);
+    DELTAWIRE_TRY(snapshot_->Check());
+  }
   return live().memory->Check();
 }
 
@@ -375,7 +378,10 @@ Result<BlockChange> TensorWatch::Recollect(uint32_t block) {
   BlockState& state = blocks_[block];
   const device::Block at = At(block);
   // These are the bits of the version in flight. Should it be abandoned, the block goes dense again.
-  if (snapshot_) at.CopyTo(*snapshot_, state.first_byte);
+  if (snapshot_) {
+    at.CopyTo(*snapshot_, state.first_byte);
+    DELTAWIRE_TRY(snapshot_->Check());
+  }
   BlockChange change;
   if (state.collected != state.published) change = Dense(block);
   state.pending = {};
@@ -396,10 +402,10 @@ std::vector<std::string> TensorWatch::TakeNotes() {
   return notes;
 }
 
-void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
+Status TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
   BlockState& state = blocks_[block];
   state.published = state.collected;
-  if (method_ != Method::kSnapshot || change == nullptr) return;
+  if (method_ != Method::kSnapshot || change == nullptr) return {};
   // The snapshot follows the version, not the live tensor, which may have moved on.
   const kernels::Table& table = backends_.For(*snapshot_);
   const uint32_t width = kernels::ServedBytes(cast_);
@@ -411,6 +417,9 @@ void TensorWatch::Confirm(uint32_t block, const BlockChange* change) {
     table.scatter(to, width, change->changed.data(), static_cast<uint32_t>(change->changed.size()),
                   change->new_bits.data());
   }
+  Status written = snapshot_->Check();
+  if (!written) state.pending_unknown = true;
+  return written;
 }
 
 void TensorWatch::Abandon(uint32_t block, const BlockChange* change) {

@@ -113,7 +113,8 @@ class TensorWatch {
 
   // The collected version is durable. Or it is not, and the next one carries its changes too. change: what
   // Collect returned for the block; null if it was empty.
-  void Confirm(uint32_t block, const BlockChange* change);
+  // An error of Confirm says that the snapshot could not follow; the block goes dense next time.
+  Status Confirm(uint32_t block, const BlockChange* change);
   void Abandon(uint32_t block, const BlockChange* change);
 
   // Digest of the present bits, touching nothing. Full read of the present bits.

@@ -107,7 +107,7 @@ class Trainee {
     for (uint32_t b = 0; b < Blocks(); ++b) {
       const BlockChange* change = changes[b].empty() ? nullptr : &changes[b];
       if (durable) {
-        watch_->Confirm(b, change);
+        EXPECT_TRUE(watch_->Confirm(b, change));
       } else {
         watch_->Abandon(b, change);
       }
@@ -254,7 +254,7 @@ TEST_P(CopiedBack, ComparesTheMasterBeforeTheCopy) {
     EXPECT_FALSE(change->dense);
     EXPECT_TRUE(change->uncertain.empty());
     changed += change->changed.size();
-    watch.Confirm(b, change->empty() ? nullptr : &*change);
+    EXPECT_TRUE(watch.Confirm(b, change->empty() ? nullptr : &*change));
   }
   EXPECT_GT(changed, 10u);
   // A copy that was not announced, and one that was announced and did not happen.
@@ -267,7 +267,7 @@ TEST_P(CopiedBack, ComparesTheMasterBeforeTheCopy) {
       ASSERT_TRUE(change);
       EXPECT_EQ(change->dense, !announced);
       EXPECT_EQ(change->empty(), announced);
-      watch.Confirm(b, change->empty() ? nullptr : &*change);
+      EXPECT_TRUE(watch.Confirm(b, change->empty() ? nullptr : &*change));
     }
   }
 }

@@ -303,11 +303,14 @@ Status Publisher::Finish(Status uploaded) {
       changes[tensor.tensor][block.block] = &block.change;
   }
   if (uploaded) {
-    watch_->Confirm(changes);
-  } else {
-    watch_->Abandon(changes);
+    const Status confirmed = watch_->Confirm(changes);
+    if (confirmed) return {};
+    return Fail(confirmed.error().Within(fmt::format("version {} is published, but what it is compared with "
+                                                     "next could not be kept; open a new publisher",
+                                                     writer_->newest()->number())));
   }
-  if (!uploaded) steps_ += collected->steps;
+  watch_->Abandon(changes);
+  steps_ += collected->steps;
   return uploaded;
 }
 

@@ -5,6 +5,8 @@
 
 #include <memory>
 
+#include "device/backends.h"
+#include "python/owner_process.h"
 #include "python/watching.h"
 #include "tensor/shape.h"
 
@@ -77,6 +79,11 @@ void Append(const BlockChange& change, const InTensor& at, uint64_t elements, ui
 class Detector {
  public:
   explicit Detector(std::unique_ptr<detect::ModelWatch> watch) : watch_(std::move(watch)) {}
+  ~Detector() {
+    if (!owner_.IsThisProcess()) (void)watch_.release();  // its workers are not in a forked child
+  }
+  Detector(const Detector&) = delete;
+  Detector& operator=(const Detector&) = delete;
 
   detect::ModelWatch& watch() { return *watch_; }
 
@@ -89,7 +96,7 @@ class Detector {
     collected_.emplace();
     OrThrow(WithoutGil([&]() -> Status {
       const Status status = watch_->Collect(*collected_);
-      if (!status) Settle(&detect::ModelWatch::Abandon);
+      if (!status) Settle([&](const auto& changes) { watch_->Abandon(changes); });
       return status;
     }));
     std::vector<TensorChange> out(watch_->size());
@@ -103,7 +110,9 @@ class Detector {
     return out;
   }
 
-  void Settle(void (detect::ModelWatch::*how)(const detect::ModelWatch::ChangePointers&)) {
+  // how: called with what was collected.
+  template <class How>
+  void Settle(const How& how) {
     if (!collected_) {
       throw CoreError(
           Error(Code::kInvalidArgument, "nothing was collected since the last confirm or abandon"));
@@ -113,8 +122,16 @@ class Detector {
       for (const BlockChange& change : (*collected_)[i])
         changes[i].push_back(change.empty() ? nullptr : &change);
     }
-    (*watch_.*how)(changes);
+    how(changes);
     collected_.reset();
+  }
+  void Confirm() {
+    Status confirmed;
+    Settle([&](const auto& changes) { confirmed = watch_->Confirm(changes); });
+    OrThrow(std::move(confirmed));
+  }
+  void Abandon() {
+    Settle([&](const auto& changes) { watch_->Abandon(changes); });
   }
 
   std::vector<std::string> Digests() {
@@ -137,6 +154,7 @@ class Detector {
   }
 
  private:
+  OwnerProcess owner_;
   std::unique_ptr<detect::ModelWatch> watch_;
   std::optional<detect::ModelWatch::Changes> collected_;
 };
@@ -171,11 +189,17 @@ void BindDetector(nb::module_& module) {
       .def_prop_ro("old_bits", [](const TensorChange& self) { return BytesOf(self.old_bits); })
       .def_prop_ro("new_bits", [](const TensorChange& self) { return BytesOf(self.new_bits); })
       .def_prop_ro("known", [](const TensorChange& self) { return BytesOf(self.known); });
+  module.def(
+      "check_cast",
+      [](const std::string& stored, const std::string& served) {
+        OrThrow(device::CastFor(DtypeOrThrow(stored), DtypeOrThrow(served)));
+      },
+      nb::arg("stored"), nb::arg("served"), "Raises where no kernel casts the one dtype to the other.");
   nb::class_<Detector> detector(module, "Detector", "Watches tensors without a store.");
   detector.def(nb::new_(&OpenDetector), nb::arg("tensors"), nb::kw_only(), nb::arg("threads"))
       .def("collect", &Detector::Collect, "One TensorChange for each tensor, since the last confirmed ones.")
-      .def("confirm", [](Detector& self) { self.Settle(&detect::ModelWatch::Confirm); })
-      .def("abandon", [](Detector& self) { self.Settle(&detect::ModelWatch::Abandon); })
+      .def("confirm", &Detector::Confirm)
+      .def("abandon", &Detector::Abandon)
       .def("digests", &Detector::Digests, "Of the present served bits, one for each tensor.")
       .def("take_notes", &Detector::Notes, "(index, what was out of the ordinary) of the last collection.");
   BindWatching(detector, [](Detector& self) -> detect::ModelWatch& { return self.watch(); });

@@ -170,7 +170,8 @@ Status WatchJudge::Publish(uint64_t step) {
   const bool durable = rng_.Next() % 8 != 0;
   for (uint32_t b = 0; b < changes.size(); ++b) {
     const BlockChange* change = changes[b].empty() ? nullptr : &changes[b];
-    durable ? watch_->Confirm(b, change) : watch_->Abandon(b, change);
+    if (durable) DELTAWIRE_TRY(watch_->Confirm(b, change));
+    if (!durable) watch_->Abandon(b, change);
   }
   if (durable) held_ = now_;
   pending_steps_ = 0;
