@@ -22,7 +22,7 @@ Expected<Subscriber> Subscriber::Open(const std::string& url, const std::vector<
   auto state = std::make_unique<State>();
   const auto open = [&]() -> Status {
     pubsub::SubscriberOptions options;
-    DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
+    DELTAWIRE_ASSIGN(options.store, OpenStoreToRead(url));
     options.parallel = Parallel(threads);
     std::vector<pubsub::TargetTensor> targets;
     for (const EngineTensor& tensor : tensors) {
@@ -43,7 +43,7 @@ Expected<Subscriber> Subscriber::OpenCheckpoint(const std::string& url, const st
   const auto open = [&]() -> Status {
     DELTAWIRE_ASSIGN(state->folder, pubsub::FolderTarget::Open(path));
     pubsub::SubscriberOptions options;
-    DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
+    DELTAWIRE_ASSIGN(options.store, OpenStoreToRead(url));
     options.parallel = Parallel(threads);
     options.observer = state->folder.get();
     DELTAWIRE_ASSIGN(state->subscriber,

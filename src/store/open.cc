@@ -30,17 +30,11 @@ bool IsScheme(std::string_view text) {
              std::string_view::npos;
 }
 
-Result<std::shared_ptr<Store>> OpenFile(const std::string& path, bool create) {
-  DELTAWIRE_ASSIGN(auto store, FileStore::Open(path, create));
-  return std::shared_ptr<Store>(std::move(store));
-}
-
-}  // namespace
-
-Result<std::shared_ptr<Store>> OpenStore(std::string_view url, bool create) {
+// The folder that a URL names.
+Result<std::string> PathOf(std::string_view url) {
   const auto separator = url.find("://");
   if (separator == std::string_view::npos || !IsScheme(url.substr(0, separator)))
-    return OpenFile(std::string(url), create);
+    return std::string(url);
   const auto scheme = url.substr(0, separator);
   if (scheme != "file")
     return Fail(Code::kUnsupported,
@@ -53,7 +47,21 @@ Result<std::shared_ptr<Store>> OpenStore(std::string_view url, bool create) {
     return Fail(
         Code::kInvalidArgument,
         "store {}: expected file:///absolute/path, without a host and with well-formed percent-escapes", url);
-  return OpenFile(*decoded, create);
+  return *decoded;
+}
+
+}  // namespace
+
+Result<std::shared_ptr<Store>> OpenStore(std::string_view url, bool create) {
+  DELTAWIRE_ASSIGN(const auto path, PathOf(url));
+  DELTAWIRE_ASSIGN(auto store, FileStore::Open(path, create));
+  return std::shared_ptr<Store>(std::move(store));
+}
+
+Result<std::shared_ptr<Store>> OpenStoreToRead(std::string_view url) {
+  DELTAWIRE_ASSIGN(const auto path, PathOf(url));
+  DELTAWIRE_ASSIGN(auto store, FileStore::OpenToRead(path));
+  return std::shared_ptr<Store>(std::move(store));
 }
 
 }  // namespace deltawire

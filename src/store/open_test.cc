@@ -36,6 +36,23 @@ TEST(OpenStore, RefusesWhatItDoesNotHave) {
     EXPECT_EQ(OpenStore(url, true).error().code(), Code::kInvalidArgument) << url;
 }
 
+TEST(OpenStoreToRead, MakesNothingAndSeesTheFolderWhenItIsThere) {
+  const TestFolder folder;
+  const auto path = folder.path() + "/run/7";
+  const auto store = OpenStoreToRead("file://" + path);
+  ASSERT_TRUE(store) << store.error().message();
+  EXPECT_EQ((*store)->Get("a", 10).error().code(), Code::kNotFound);
+  EXPECT_EQ((*store)->Stat("manifests/a").error().code(), Code::kNotFound);
+  const auto listed = (*store)->List("manifests/");
+  EXPECT_TRUE(listed ? listed->empty() : listed.error().code() == Code::kNotFound);
+  EXPECT_FALSE((*store)->Put("a", AsBytes("x"), Condition::kIfAbsent));
+  EXPECT_FALSE(std::filesystem::exists(folder.path() + "/run"));
+  ASSERT_TRUE((*OpenStore(path, true))->Put("a", AsBytes("x"), Condition::kIfAbsent));
+  EXPECT_TRUE((*store)->Stat("a"));
+  EXPECT_EQ(OpenStoreToRead("s3://bucket/run").error().code(), Code::kUnsupported);
+  EXPECT_FALSE(OpenStoreToRead(path + "/a")) << "a file";
+}
+
 TEST(OpenStore, AFileIsNoStore) {
   const TestFolder folder;
   const auto path = folder.path() + "/file";

@@ -184,14 +184,33 @@ Status Walk(const std::string& root, const std::string& folder, const Visit& vis
 
 }  // namespace
 
-Result<std::unique_ptr<FileStore>> FileStore::Open(const std::string& root, bool create, Clock& clock,
-                                                   Rng& rng) {
+namespace {
+
+Result<std::string> AbsolutePath(const std::string& root) {
   if (root.empty()) return Fail(Code::kInvalidArgument, "the path of a file store is empty");
   std::error_code error;
   auto absolute = std::filesystem::absolute(root, error).lexically_normal().string();
   if (error) return SystemError(error.value(), "resolve", root);
   while (absolute.size() > 1 && absolute.back() == '/') absolute.pop_back();
+  return absolute;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FileStore>> FileStore::OpenToRead(const std::string& root) {
+  DELTAWIRE_ASSIGN(auto absolute, AbsolutePath(root));
+  // What is there and is no folder will not become one.
+  const auto folder = posix::OpenFolder(absolute, "", /*create=*/false);
+  std::error_code missing;
+  if (!folder && std::filesystem::exists(absolute, missing)) return Fail(folder.error());
+  return std::unique_ptr<FileStore>(new FileStore(std::move(absolute), SystemClock(), SystemRng()));
+}
+
+Result<std::unique_ptr<FileStore>> FileStore::Open(const std::string& root, bool create, Clock& clock,
+                                                   Rng& rng) {
+  DELTAWIRE_ASSIGN(auto absolute, AbsolutePath(root));
   if (create) {
+    std::error_code error;
     // Through OpenFolder, so that new folders have its mode; links in the part that exists are followed.
     std::filesystem::path existing = absolute;
     while (!std::filesystem::exists(existing, error) && existing.has_relative_path())

@@ -22,6 +22,8 @@ class FileStore final : public Store {
   // otherwise a missing folder is kNotFound. clock and rng must outlive the store.
   static Result<std::unique_ptr<FileStore>> Open(const std::string& root, bool create,
                                                  Clock& clock = SystemClock(), Rng& rng = SystemRng());
+  // For readers: makes nothing, and the folder may appear later. Until then reads are kNotFound.
+  static Result<std::unique_ptr<FileStore>> OpenToRead(const std::string& root);
 
   std::string Describe() const override;
   StoreCapabilities capabilities() const override;
