@@ -12,7 +12,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from . import _core
-from ._errors import EngineError, Error, PeerError, RequestError, UpdateError
+from ._errors import EngineError, Error, PeerError, RequestError, UpdateError, needing_torch
 from ._files import apply, diff
 from ._follower import Follower
 from ._fp8 import Fp8
@@ -69,5 +69,6 @@ _OF_TORCH = {
 
 def __getattr__(name: str) -> Any:
     if name in _OF_TORCH:
-        return getattr(importlib.import_module(f".{_OF_TORCH[name]}", __name__), name)
+        with needing_torch(f"deltawire.{name}"):
+            return getattr(importlib.import_module(f".{_OF_TORCH[name]}", __name__), name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

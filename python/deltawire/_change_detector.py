@@ -13,14 +13,12 @@ import torch
 
 from . import _core
 from ._calls import Calls
-from ._detector import check_held, detectors_of, log_choices
-from ._errors import make
-from ._frameworks import Reading, stepping_of, unwrap
-from ._frameworks.choices import choose_detectors
-from ._model import ModelTensor, walk
+from ._detector import detectors_of, log_choices
+from ._model import ModelTensor
+from ._opening import Opening
 from ._part import Part
 from ._rules import AdamFamily
-from ._serving import DtypeRule, ServingRule
+from ._serving import DtypeRule
 from ._tensors import Views
 from ._watch import Watch, core_tensors
 
@@ -75,22 +73,10 @@ class ChangeDetector:
         _backend: str = "auto",
     ) -> None:
         self._calls = Calls("detector")
-        model = unwrap(model)
-        stepping = stepping_of(optimizer)
-        reading = Reading(stepping.sources)
-        self._tensors = walk(model, reading)
-        if not self._tensors:
-            raise make("invalid_argument", f"{type(model).__name__} has no parameters or buffers")
-        rule = ServingRule(dtype, None, self._tensors)
-        if rule.fp8:
-            raise make(
-                "unsupported",
-                f"tensor {next(iter(rule.fp8))}: only a Publisher quantises to FP8, from whole tensors",
-            )
-        self._served = [rule.served(entry) for entry in self._tensors]
-        if detector != "snapshot":
-            check_held(self._tensors, stepping.alone)
-        self._choices = choose_detectors(self._tensors, self._served, stepping, detector, adam_family)
+        opening = Opening(
+            model, optimizer, detector=detector, adam_family=adam_family, dtype=dtype, publishes=False
+        )
+        self._tensors, self._served, self._choices = opening.tensors, opening.served, opening.choices
         views = Views(torch_ops=_backend == "torch")
         self._core = _core.Detector(
             core_tensors(self._tensors, self._served, self._choices, views),
@@ -102,11 +88,11 @@ class ChangeDetector:
             self._core,
             self._calls,
             views,
-            model,
-            reading,
+            opening.model,
+            opening.reading,
             self._tensors,
             self._choices,
-            stepping,
+            opening.stepping,
         )
         self._finalizer = weakref.finalize(self, self._watch.close)
         log_choices(self._choices)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from ._classes import class_of
 from ._errors import make
 from ._model import ModelTensor, byte_span, share_bytes
 from ._rules import Group, Rule, Rules, is_torchs
@@ -205,8 +206,7 @@ class _Chooser:
                 return HELD_TWICE
             return "the optimizer steps another view of its memory"
         if rule is None:
-            kind = type(exact.optimizer)
-            return f"no inverse is known of {kind.__module__}.{kind.__qualname__}"
+            return f"no inverse is known of {class_of(exact.optimizer)}"
         if is_torchs(rule) and own_step(type(exact.optimizer)) is None:
             return f"step() of {type(exact.optimizer).__qualname__} has been replaced"
         if stranger := strange_step(exact.optimizer):

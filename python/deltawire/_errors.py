@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class Error(Exception):
     """What was found, what was expected, where, and what to do.
@@ -21,6 +24,10 @@ class Error(Exception):
 
 class RequestError(Error):
     """The request can't be carried out; nothing else is harmed. Correct or repeat it."""
+
+
+class WrongTypeError(RequestError, TypeError):
+    """An argument is of another type than the call takes."""
 
 
 class UpdateError(Error):
@@ -51,6 +58,21 @@ _GROUPS: dict[str, type[Error]] = {
     "fenced": PeerError,
     "unusable": EngineError,
 }
+
+
+@contextmanager
+def needing_torch(what: str) -> Iterator[None]:
+    """Around imports of torch and of modules that import it."""
+    try:
+        yield
+    except ModuleNotFoundError as e:
+        if e.name != "torch":
+            raise
+        raise ImportError(
+            f"{what} needs torch, and it is not installed in this environment: pip install torch. Patches "
+            "(deltawire.diff, deltawire.apply) and checkpoint folders do without",
+            name="torch",
+        ) from e
 
 
 def make(code: str, message: str) -> Error:

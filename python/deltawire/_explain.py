@@ -10,14 +10,10 @@ from typing import Any
 
 import torch
 
-from ._detector import check_held
-from ._errors import make
-from ._frameworks import Reading, stepping_of, unwrap
-from ._frameworks.choices import choose_detectors
-from ._model import walk
+from ._opening import Opening
 from ._quantize import REASON, STAGED_BYTES, ScalePlan
 from ._rules import AdamFamily
-from ._serving import DtypeRule, ServingRule
+from ._serving import DtypeRule
 from ._tensors import dtype_size
 
 
@@ -78,17 +74,14 @@ def explain(
 
     Raises what it would raise about them. Nothing is published, attached or kept.
     """
-    model = unwrap(model)
-    stepping = stepping_of(optimizer)
-    tensors = walk(model, Reading(stepping.sources))
-    if not tensors:
-        raise make("invalid_argument", f"{type(model).__name__} has no parameters or buffers")
-    if detector != "snapshot":
-        check_held(tensors, stepping.alone)
-    rule = ServingRule(dtype, os.fspath(base) if base is not None else None, tensors)
-    plain = [entry for entry in tensors if entry.name not in rule.fp8]
-    served = [rule.served(entry) for entry in plain]
-    choices = choose_detectors(plain, served, stepping, detector, adam_family)
+    opening = Opening(
+        model,
+        optimizer,
+        detector=detector,
+        adam_family=adam_family,
+        dtype=dtype,
+        base=os.fspath(base) if base is not None else None,
+    )
     rows = {
         entry.name: TensorDetector(
             entry.name,
@@ -97,12 +90,12 @@ def explain(
             entry.tensor.numel(),
             float(dtype_size(name)) if choice.method == "snapshot" else 0.0,
         )
-        for entry, name, choice in zip(plain, served, choices, strict=True)
+        for entry, name, choice in zip(opening.plain, opening.served, opening.choices, strict=True)
     }
-    for entry in tensors:
-        if entry.name in rule.fp8:
-            rows[entry.name] = _quantized(entry.name, entry.tensor.numel(), rule.fp8[entry.name], detector)
-    return Explanation(tuple(rows[entry.name] for entry in tensors))
+    for entry in opening.tensors:
+        if (plan := opening.rule.fp8.get(entry.name)) is not None:
+            rows[entry.name] = _quantized(entry.name, entry.tensor.numel(), plan, detector)
+    return Explanation(tuple(rows[entry.name] for entry in opening.tensors))
 
 
 def _quantized(name: str, elements: int, plan: ScalePlan, detector: str) -> TensorDetector:

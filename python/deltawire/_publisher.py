@@ -15,14 +15,13 @@ import torch
 
 from . import _core
 from ._calls import Calls
-from ._detector import check_held, detectors_of, log_choices
+from ._detector import detectors_of, log_choices
 from ._errors import Error, make
-from ._frameworks import Reading, stepping_of, unwrap
-from ._frameworks.choices import choose_detectors
-from ._model import ModelTensor, check_saved_names, check_whole, walk
+from ._model import ModelTensor
+from ._opening import Opening
 from ._quantize import QuantizedWeights
 from ._rules import AdamFamily
-from ._serving import DtypeRule, ServingRule
+from ._serving import DtypeRule
 from ._tensors import Views
 from ._types import AuditReport, Version, version_metrics
 from ._watch import Watch, core_tensors
@@ -90,28 +89,17 @@ class Publisher:
         _backend: str = "auto",
     ) -> None:
         self._calls = Calls("publisher")
-        self._model = unwrap(model)
-        stepping = stepping_of(optimizer)
-        reading = Reading(stepping.sources)
-        tensors = walk(self._model, reading)
-        check_saved_names(self._model)
-        check_whole(tensors)
-        if not tensors:
-            raise make(
-                "invalid_argument", f"{type(self._model).__name__} has no parameters or buffers to publish"
-            )
         base_path = os.fspath(base) if base is not None else None
-        rule = ServingRule(dtype, base_path, tensors)
-        self._quantized = QuantizedWeights(tensors, rule.fp8, detector, _backend == "torch")
-        plain = self._quantized.others
-        served = [rule.served(entry) for entry in plain]
-        if detector != "snapshot":
-            check_held(tensors, stepping.alone)
-        self._choices = choose_detectors(plain, served, stepping, detector, adam_family)
-        self._choices += self._quantized.choices
-        served += self._quantized.served
-        self._tensors = plain + self._quantized.entries
-        views = Views(torch_ops=_backend == "torch")
+        opening = Opening(
+            model, optimizer, detector=detector, adam_family=adam_family, dtype=dtype, base=base_path
+        )
+        self._model, rule = opening.model, opening.rule
+        torch_ops = _backend == "torch"
+        self._quantized = QuantizedWeights(opening.tensors, rule.fp8, detector, torch_ops)
+        self._choices = opening.choices + self._quantized.choices
+        served = opening.served + self._quantized.served
+        self._tensors = opening.plain + self._quantized.entries
+        views = Views(torch_ops=torch_ops)
 
         self._core = _core.Publisher(
             os.fspath(url),
@@ -137,10 +125,10 @@ class Publisher:
             self._calls,
             views,
             self._model,
-            reading,
-            tensors,
+            opening.reading,
+            opening.tensors,
             self._choices,
-            stepping,
+            opening.stepping,
             entries=self._tensors,
             audit=self._audit,
         )

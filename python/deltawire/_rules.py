@@ -11,6 +11,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ._classes import class_name
 from ._errors import make
 from ._tensors import dtype_name, local
 
@@ -142,7 +143,7 @@ class AdamRule:
     moment_dtypes: tuple[torch.dtype, ...] = (torch.float32, torch.bfloat16)
 
     def __init__(self, family: AdamFamily) -> None:
-        self.name = f"{family.optimizer_class.__module__}.{family.optimizer_class.__qualname__}"
+        self.name = class_name(family.optimizer_class)
         self.counter = family.step
         self._family = family
 

@@ -19,6 +19,7 @@ from typing import Any, Protocol
 
 import torch
 
+from ._classes import class_name
 from ._step_wrapper import mark_as_update
 
 # Exactly these classes: a subclass may do anything. Not here: LBFGS (all parameters are one vector, and it
@@ -53,9 +54,7 @@ def split_refusal(optimizer: torch.optim.Optimizer) -> str:
     """Why an optimizer's step can't be run parameter by parameter; empty if it can."""
     kind = type(optimizer)
     if kind not in SPLITTABLE:
-        return (
-            f"{kind.__module__}.{kind.__qualname__} is not on the list of optimizers whose step can be split"
-        )
+        return f"{class_name(kind)} is not on the list of optimizers whose step can be split"
     if own_step(kind) is None:
         return f"step() of {kind.__qualname__} has been replaced"
     present = optimizer.__dict__.get("step")

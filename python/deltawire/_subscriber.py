@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from . import _core
 from ._calls import Calls
-from ._errors import make
+from ._errors import make, needing_torch
 from ._follower import Follower
 from ._types import Version, version_metrics
 
@@ -24,8 +24,9 @@ class Subscriber:
     """Keeps a target at one version of a run, known by number and digest, and moves it to newer ones.
 
     ``target``: a torch module (its parameters and buffers are written in place), a checkpoint folder, or a
-    .safetensors file. ``run``: refuse any other run; otherwise the first seen is kept to. ``codings``:
-    which may be used. ``threads``: 0 for one a core.
+    .safetensors file. ``url``: the run; a folder that is not there yet may appear later, and is never made:
+    until then ``update()`` says ``not_found`` and ``follow()`` waits. ``run``: refuse any other run;
+    otherwise the first seen is kept to. ``codings``: which may be used. ``threads``: 0 for one a core.
 
     ``stage()`` fetches, checks and proves without touching the target; ``commit()`` writes; ``update()`` does
     both. After any error but ``EngineError`` the target holds what it held before. Calls are serialised by a
@@ -51,12 +52,13 @@ class Subscriber:
         if isinstance(target, (str, os.PathLike)):
             folder = os.fspath(target)
         else:
-            from ._frameworks import unwrap
-            from ._model import all_names
-            from ._tensors import Views, placement
+            with needing_torch("a Subscriber whose target is in memory"):
+                from ._frameworks import module_of
+                from ._model import all_names
+                from ._tensors import Views, placement
 
             views = Views(torch_ops=_backend == "torch")
-            self._module = unwrap(target)
+            self._module = module_of(target, "target", else_=", nor the path of a checkpoint")
             named = all_names(self._module)
             self._places = {name: placement(tensor) for name, tensor in named}
             targets = [(name, views.of(name, tensor)) for name, tensor in named]

@@ -19,6 +19,7 @@
 #include "pubsub/publisher.h"
 #include "python/errors.h"
 #include "python/log.h"
+#include "python/owner_process.h"
 #include "python/tensor.h"
 #include "python/watching.h"
 #include "store/open.h"
@@ -33,6 +34,7 @@ using ContinuityTuple = std::tuple<std::string, uint64_t, std::string>;  // run,
 
 // Owns what the publisher's threads use.
 struct PublisherHandle {
+  OwnerProcess owner;
   PythonLog log;
   std::unique_ptr<pubsub::Publisher> publisher;
 
@@ -41,6 +43,12 @@ struct PublisherHandle {
   PublisherHandle& operator=(const PublisherHandle&) = delete;
   ~PublisherHandle() { Close(); }
   void Close() {
+    // In a forked child there are no threads that could finish an upload or be joined: what they share is left
+    // to the end of the process.
+    if (!owner.IsThisProcess()) {
+      (void)publisher.release();
+      return;
+    }
     // Waits for an upload, which may want to log.
     nb::gil_scoped_release released;
     publisher.reset();

@@ -16,6 +16,7 @@
 #include "pubsub/folder_target.h"
 #include "python/errors.h"
 #include "python/log.h"
+#include "python/owner_process.h"
 #include "python/subscriber.h"
 #include "python/tensor.h"
 #include "store/open.h"
@@ -28,6 +29,7 @@ namespace {
 
 // In the order in which they may go: the subscriber last in, first out.
 struct SubscriberHandle {
+  OwnerProcess owner;
   PythonLog log;
   std::unique_ptr<pubsub::FolderTarget> folder;
   std::unique_ptr<pubsub::Subscriber> subscriber;
@@ -37,6 +39,11 @@ struct SubscriberHandle {
   SubscriberHandle& operator=(const SubscriberHandle&) = delete;
   ~SubscriberHandle() { Close(); }
   void Close() {
+    if (!owner.IsThisProcess()) {  // its workers are not in a forked child
+      (void)subscriber.release();
+      (void)folder.release();
+      return;
+    }
     nb::gil_scoped_release released;
     subscriber.reset();
     folder.reset();
@@ -57,8 +64,8 @@ std::unique_ptr<SubscriberHandle> OpenSubscriber(
   std::vector<pubsub::TargetTensor> tensors;
   for (const auto& [name, tensor] : targets) tensors.push_back({name, tensor.view});
   OrThrow(WithoutGil([&]() -> Status {
-    // Made when missing, so that an engine may start before its trainer.
-    DELTAWIRE_ASSIGN(options.store, OpenStore(url, true));
+    // An engine may start before its trainer, and makes nothing.
+    DELTAWIRE_ASSIGN(options.store, OpenStoreToRead(url));
     if (folder) {
       DELTAWIRE_ASSIGN(handle->folder, pubsub::FolderTarget::Open(*folder));
       options.observer = handle->folder.get();

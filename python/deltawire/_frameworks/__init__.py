@@ -6,20 +6,22 @@ recognised is watched like any model and optimizer: by what torch's hooks see, e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 import torch
 
-from .._errors import make
+from .._classes import class_of
+from .._errors import WrongTypeError
 from .._part import Part, part_of_dtensor
 from .._tensors import local
 from . import deepspeed, megatron
 from .copies import CopySource, Piece
 from .method_hook import MethodHook
 
-__all__ = ["CopySource", "MethodHook", "Piece", "Reading", "Stepping", "stepping_of", "unwrap"]
+__all__ = ["CopySource", "MethodHook", "Piece", "Reading", "Stepping", "module_of", "stepping_of", "unwrap"]
 
 # Their ``module`` is the model.
 _WRAPPERS = {
@@ -43,12 +45,6 @@ _ACCELERATED = "accelerate.optimizer.AcceleratedOptimizer"
 _CHAINED = "megatron.core.optimizer.optimizer.ChainedOptimizer"
 
 
-def class_of(thing: object) -> str:
-    """A class's qualified name, as the tables here have it."""
-    kind = type(thing)
-    return f"{kind.__module__}.{kind.__qualname__}"
-
-
 def unwrap(model: torch.nn.Module) -> torch.nn.Module:
     """The module behind torch.compile and frameworks' wrappers, whose names are not the checkpoint's."""
     while True:
@@ -60,6 +56,38 @@ def unwrap(model: torch.nn.Module) -> torch.nn.Module:
             model = model.module  # type: ignore[assignment]
         else:
             return model
+
+
+def module_of(given: Any, what: str, else_: str = "") -> torch.nn.Module:
+    """``unwrap`` of what a user gave as a model; refuses what is none, and says what to give.
+
+    ``what``: the argument. ``else_``: what else it may be.
+    """
+    model = unwrap(given)
+    if isinstance(model, torch.nn.Module):
+        return model
+    raise WrongTypeError(f"{what} is {_a(given)}, not a torch.nn.Module{else_}: {_instead(given)}")
+
+
+def _a(given: Any) -> str:
+    if given is None or isinstance(given, type):
+        return repr(given)
+    return f"a {type(given).__name__}"
+
+
+def _instead(given: Any) -> str:
+    if isinstance(given, type):
+        return "give an object of that class, the one that is in use"
+    if isinstance(given, Mapping):
+        return (
+            "give the module whose state_dict() that is: names and tensors alone say neither what is tied "
+            "nor where the weights are after the next assignment"
+        )
+    if isinstance(given, (str, os.PathLike)):
+        return "give the module that is in memory"
+    if isinstance(given, Iterable):
+        return "give the module itself, not its parameters()"
+    return "give the module itself"
 
 
 @dataclass
@@ -114,7 +142,10 @@ def _collect(given: Any, out: Stepping, kind: list[torch.optim.Optimizer] | None
         if kind is not None:
             kind.append(given)
     else:
-        raise make("invalid_argument", f"optimizer is a {type(given).__name__}, not a torch.optim.Optimizer")
+        raise WrongTypeError(
+            f"optimizer is {_a(given)}, not a torch.optim.Optimizer: give the optimizer that is stepped, a "
+            "list of them, or None where nothing steps the model here"
+        )
 
 
 class Reading:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from .._classes import class_of
 from .._detector import NO_MASTER, Choice, choose
 from .._errors import make
 from .._rules import AdamFamily, Rules
@@ -63,9 +64,9 @@ def _with_copies(
         elif any(held is replaced for held, _ in choice.captured for replaced in stepping.replaced):
             choice = Choice("snapshot", "accelerate replaces its step() at every step with a GradScaler")
         elif strange and choice.method == "fence" and entry.is_parameter and entry.held.requires_grad:
-            name = f"{type(strange[0]).__module__}.{type(strange[0]).__qualname__}"
             choice = Choice(
-                "snapshot", f"{name} steps tensors that are not the model's, perhaps copies of it"
+                "snapshot",
+                f"{class_of(strange[0])} steps tensors that are not the model's, perhaps copies of it",
             )
         out.append(_as_wanted(entry, choice, wanted))
     return out
