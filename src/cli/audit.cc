@@ -94,22 +94,21 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
                    RunForeground(session.trailing, {{"DELTAWIRE_AUDIT_STEPS", fmt::format("{}", steps)},
                                                     {"DELTAWIRE_AUDIT_REPORT", report}}));
   const auto found = ReadReport(report);
-  if (!found) {
-    session.out.Error(
-        found.error().code() == Code::kNotFound && exit_code != 0
-            ? Error(Code::kNotFound,
-                    fmt::format("the program ended with {} and wrote no audit report", exit_code))
-            : found.error());
-    return kDiffers;
-  }
-  const bool sound = found->missed == 0 && found->wrong_old == 0 &&
-                     (found->compared > 0 || (found->tensors == 0 && found->steps > 0));
+  if (!found && exit_code != 0)
+    return Fail(Code::kIo, "the program ended with {}, and left no audit to judge by: {}", exit_code,
+                found.error().message());
+  if (!found) return Fail(found.error());
+  const bool wrong = found->missed + found->wrong_old > 0;
+  const bool judged = found->compared > 0 || (found->tensors == 0 && found->steps > 0);
+  const bool sound = judged && !wrong;
   if (session.out.json) {
     Json json = {{"ok", sound && exit_code == 0}, {"command_exit", exit_code}};
     json.update(found->report);
     session.out.JsonLine(json);
   } else {
-    const std::string verdict = sound ? session.out.Good("sound") : session.out.Bad("NOT SOUND");
+    const std::string verdict = sound   ? session.out.Good("sound")
+                                : wrong ? session.out.Bad("NOT SOUND")
+                                        : session.out.Bad("nothing to judge by");
     session.out.Line(fmt::format("audit of {} steps: {}", found->steps, verdict));
     session.out.Facts(
         {{"compared", CountText(found->compared)},
@@ -122,9 +121,8 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
                                  "the sample",
                                  found->tensors, found->unaudited)}});
   }
-  if (found->compared == 0 && found->tensors > 0)
-    session.out.Warning("nothing_compared", "the report says that no element was compared");
-  if (found->missed + found->wrong_old > 0) {
+  if (!judged) session.out.Warning("nothing_compared", "the report says that no element was compared");
+  if (wrong) {
     session.out.Warning("detector_fault",
                         fmt::format("{} changed elements were missed, {} had other old bits than certified; "
                                     "publish with detector=\"snapshot\" and report this",
@@ -132,7 +130,9 @@ Result<ExitCode> RunAudit(Session& session, uint64_t steps, const std::string& r
   }
   if (exit_code != 0)
     session.out.Warning("command_failed", fmt::format("the program ended with {}", exit_code));
-  return sound && exit_code == 0 ? kOk : kDiffers;
+  if (wrong) return kDiffers;
+  if (exit_code != 0) return kSystem;
+  return judged ? kOk : kBadInput;
 }
 
 }  // namespace deltawire::cli

@@ -196,19 +196,36 @@ def test_audit_of_a_loop_without_undone_tensors_has_nothing_to_say_against_it():
 
 
 @pytest.mark.parametrize(
-    ("report", "code"),
+    ("report", "code", "expected"),
     [
-        (findings(missed=1), 0),
-        (findings(wrong_old=1), 0),
-        (findings(compared=0), 0),
-        (None, 0),
-        (None, 3),
-        (findings(), 3),
-        ({}, 0),
+        (findings(missed=1), 0, 1),
+        (findings(wrong_old=1), 0, 1),
+        (findings(missed=1), 3, 1),  # what is wrong is wrong, however the program ended
+        (findings(), 3, 4),
+        (None, 3, 4),
+        (findings(compared=0), 0, 3),
+        (findings(steps=0, compared=0, tensors=0), 0, 3),
+        (None, 0, 3),
+        ({}, 0, 3),
     ],
 )
-def test_audit_fails_when_anything_is_not_as_it_should_be(report, code):
-    assert audit(report, code, expect=1).stderr.startswith("deltawire: ")
+def test_audit_says_by_its_exit_code_what_is_not_as_it_should_be(report, code, expected):
+    assert audit(report, code, expect=expected).stderr.startswith("deltawire: ")
+
+
+def test_doctor_documents_the_audits_exit_codes():
+    text = deltawire("doctor", "--help").stdout
+    for line in ("0 sound", "1 a change was missed", "3 nothing to judge by", "4 the program failed"):
+        assert line in text
+
+
+def test_doctor_on_a_missing_folder_is_an_error_that_names_it(tmp_path):
+    done = deltawire("doctor", tmp_path / "mistyped", expect=3)
+    assert str(tmp_path / "mistyped") in done.stderr and "not_found" in done.stderr
+    assert "no version yet" not in done.stdout
+    assert not (tmp_path / "mistyped").exists()
+    (tmp_path / "early").mkdir()
+    assert "no version yet" in deltawire("doctor", tmp_path / "early").stdout
 
 
 def test_audit_without_a_command_is_bad_input():
