@@ -119,8 +119,10 @@ struct Decoded {
   // kClass: until Place has turned `classes` into `changed` and `values`.
   bool ranked = false;
   ClassRanks classes;
-  // Elements of each class in the virtual base, known after Place. Empty where a stream has no classes.
+  // Known after Place; empty where a stream has no classes: elements of each class in the virtual base, and
+  // what the base has at the changed positions.
   std::vector<uint32_t> populations;
+  Bytes base_bits;
 };
 
 // Reads streams made with one set of tables. Total: any bytes give a result or kCorrupt; no read outside

@@ -1,7 +1,6 @@
 #include "codec/pieces.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "base/hash.h"
 #include "codec/class_statistics.h"
@@ -13,32 +12,25 @@
 namespace deltawire::codec {
 namespace {
 
-using ClassOfKey = std::array<uint8_t, 256>;
-
-ClassOfKey ClassesOfKeys(const kernels::ClassCuts& cuts) {
-  ClassOfKey classes;
+// How many of the listed elements each class has: their old bits say which is theirs.
+void CountClasses(const BlockChanges& block, const kernels::ClassCuts& cuts, std::span<uint32_t> counts) {
+  std::array<uint8_t, 256> class_of;
   uint8_t c = 0;
-  for (uint32_t key = 0; key < classes.size(); ++key) {
+  for (uint32_t key = 0; key < class_of.size(); ++key) {
     if (c + 1u < cuts.classes && cuts.cut[c] <= key) ++c;
-    classes[key] = c;
+    class_of[key] = c;
   }
-  return classes;
-}
-
-// The base has the old bits where the block was changed. Only where that moves an element to another class
-// does it matter to the ranks.
-void FindMoved(const BlockChanges& block, const ClassOfKey& class_of, std::vector<uint32_t>& positions,
-               Bytes& bits) {
+  // Four counters a class, or neighbours of one class would wait for each other.
+  std::array<std::array<uint32_t, kernels::kMaxClasses>, 4> found{};
   WithWidth(block.width, [&](auto zero) {
     using U = decltype(zero);
     for (size_t i = 0; i < block.changed.size(); ++i) {
-      const U before = LoadLe<U>(block.old_bits.data() + i * sizeof(U));
-      const U after = LoadLe<U>(block.new_bits.data() + i * sizeof(U));
-      if (class_of[ClassKey(before)] == class_of[ClassKey(after)]) continue;
-      positions.push_back(block.changed[i]);
-      AppendLe(before, bits);
+      ++found[i % 4][class_of[ClassKey(LoadLe<U>(block.old_bits.data() + i * sizeof(U)))]];
     }
   });
+  for (uint32_t each = 0; each < cuts.classes; ++each) {
+    counts[each] = found[0][each] + found[1][each] + found[2][each] + found[3][each];
+  }
 }
 
 }  // namespace
@@ -65,42 +57,26 @@ void SplitByClass(const kernels::ClassTable& walk, const kernels::ClassCuts& cut
   const uint32_t width = block.width;
   out.classes = cuts.classes;
   if (count > 0) {
-    std::vector<uint32_t> moved;
-    Bytes moved_bits;
-    FindMoved(block, ClassesOfKeys(cuts), moved, moved_bits);
-    std::vector<uint8_t> classes(count);
-    std::vector<uint32_t> ranks(count);
-    std::vector<uint32_t> local;
-    size_t done = 0;
-    WalkVirtualBase(block_bits, width, {moved, moved_bits},
-                    [&](const uint8_t* run, uint32_t first, uint32_t length) {
-                      const auto end = std::lower_bound(block.changed.begin() + static_cast<ptrdiff_t>(done),
-                                                        block.changed.end(), first + length);
-                      const auto listed = static_cast<size_t>(end - block.changed.begin()) - done;
-                      const uint32_t* positions = block.changed.data() + done;
-                      if (first > 0) {
-                        local.resize(listed);
-                        for (size_t i = 0; i < listed; ++i) local[i] = positions[i] - first;
-                        positions = local.data();
-                      }
-                      walk.rank(run, width, length, cuts, positions, static_cast<uint32_t>(listed),
-                                out.populations.data(), classes.data() + done, ranks.data() + done);
-                      done += listed;
-                    });
-
-    for (const uint8_t c : classes) ++out.counts[c];
-    std::array<uint32_t, kernels::kMaxClasses> next{};
-    std::exclusive_scan(out.counts.begin(), out.counts.end(), next.begin(), 0u);
+    CountClasses(block, cuts, out.counts);
     std::vector<uint32_t> sorted(count);
     Bytes steps(count * width);
-    WithWidth(width, [&](auto zero) {
-      using U = decltype(zero);
-      for (size_t i = 0; i < count; ++i) {
-        const uint32_t at = next[classes[i]]++;
-        sorted[at] = ranks[i];
-        StoreLe(LoadLe<U>(listing.values.data() + i * sizeof(U)), steps.data() + at * sizeof(U));
-      }
+    std::array<kernels::RankList, kernels::kMaxClasses> lists{};
+    size_t begin = 0;
+    for (uint32_t c = 0; c < cuts.classes; ++c) {
+      lists[c] = {sorted.data() + begin, steps.data() + begin * width, 0, 0};
+      begin += out.counts[c];
+    }
+    size_t done = 0;
+    WalkVirtualBase(block_bits, width, {}, [&](const uint8_t* run, uint32_t first, uint32_t length) {
+      const auto from = block.changed.begin() + static_cast<ptrdiff_t>(done);
+      const auto to = std::lower_bound(from, block.changed.end(), first + length);
+      const auto listed = static_cast<uint32_t>(to - from);
+      walk.rank(run, width, length, first, cuts, block.changed.data() + done,
+                block.old_bits.data() + done * width, listing.values.data() + done * width, listed,
+                lists.data());
+      done += listed;
     });
+    for (uint32_t c = 0; c < cuts.classes; ++c) out.populations[c] = lists[c].seen;
     out.ranks_hash = HashOf(sorted);
     out.steps_hash = Xxh3_64(steps);
     out.symbols.resize(count);

@@ -17,7 +17,8 @@ Bytes Lookup(BlockBits base, const Overlay& above, uint32_t width, std::span<con
     for (; positions[k] - first >= base[piece].size() / width; ++piece) first += base[piece].size() / width;
     while (i < above.positions.size() && above.positions[i] < positions[k]) ++i;
     const bool over = i < above.positions.size() && above.positions[i] == positions[k];
-    const uint8_t* from = over ? above.bits.data() + i * width : base[piece].data() + (positions[k] - first) * width;
+    const uint8_t* from =
+        over ? above.bits.data() + i * width : base[piece].data() + (positions[k] - first) * width;
     std::memcpy(bits.data() + k * width, from, width);
   }
   return bits;
@@ -81,10 +82,11 @@ Result<Decoded> Place(const kernels::ClassTable& walk, BlockBits base, const Ove
   const size_t count = classes.ranks.size();
   std::vector<uint32_t> changed(count + kernels::kPlaceSlack);
   Bytes values((count + kernels::kPlaceSlack) * width);
+  Bytes base_bits((count + kernels::kPlaceSlack) * width);
   size_t found = 0;
   WalkVirtualBase(base, width, overlay, [&](const uint8_t* run, uint32_t first, uint32_t length) {
     found += walk.place(run, width, length, first, classes.cuts, lists.data(), changed.data() + found,
-                        values.data() + found * width);
+                        values.data() + found * width, base_bits.data() + found * width);
   });
   for (uint32_t c = 0; c < classes.cuts.classes; ++c) {
     if (lists[c].taken == lists[c].count) continue;
@@ -96,6 +98,7 @@ Result<Decoded> Place(const kernels::ClassTable& walk, BlockBits base, const Ove
   }
   changed.resize(count);
   values.resize(count * width);
+  base_bits.resize(count * width);
   if (Intersect(changed, decoded.uncertain)) {
     return Fail(Code::kWrongBase,
                 "an element stands in both lists on this base; it is not the base that the update was coded "
@@ -103,6 +106,7 @@ Result<Decoded> Place(const kernels::ClassTable& walk, BlockBits base, const Ove
   }
   out.changed = std::move(changed);
   out.values = std::move(values);
+  out.base_bits = std::move(base_bits);
   for (uint32_t c = 0; c < classes.cuts.classes; ++c) out.populations.push_back(lists[c].seen);
   return out;
 }

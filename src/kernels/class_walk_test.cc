@@ -7,6 +7,7 @@
 #include <hwy/targets.h>
 
 #include <algorithm>
+#include <cstring>
 #include <random>
 #include <vector>
 
@@ -32,14 +33,27 @@ struct Case {
   uint32_t lead = 0;
   ClassCuts cuts{};
   std::vector<uint32_t> positions;
+  // At these positions the base has other bits than `bits`, mostly; steps tell the elements apart.
+  std::vector<uint8_t> old_bits;
+  std::vector<uint8_t> steps;
 
+  // The whole base.
+  Case Base() const {
+    Case base = *this;
+    for (size_t i = 0; i < positions.size(); ++i) {
+      uint8_t* element = base.bits.data() + lead + uint64_t{positions[i]} * width;
+      std::memcpy(element, old_bits.data() + i * width, width);
+    }
+    return base;
+  }
   const uint8_t* at(uint32_t element) const { return bits.data() + lead + uint64_t{element} * width; }
 };
 
+// By class.
 struct Ranked {
-  std::vector<uint32_t> seen = std::vector<uint32_t>(kMaxClasses);
-  std::vector<uint8_t> classes;
-  std::vector<uint32_t> ranks;
+  std::vector<uint32_t> seen;
+  std::vector<std::vector<uint32_t>> ranks;
+  std::vector<std::vector<uint8_t>> steps;
 
   bool operator==(const Ranked&) const = default;
 };
@@ -87,26 +101,43 @@ class ClassWalkTest : public testing::TestWithParam<int64_t> {
     for (uint32_t i = 0; i < elements; ++i) {
       if (Uniform() < listed) out.positions.push_back(i);
     }
+    for (size_t i = 0; i < out.positions.size(); ++i) {
+      // Bits of an element that is anywhere, so of any class.
+      const uint8_t* old_bits = out.at(static_cast<uint32_t>(rng_() % elements));
+      out.old_bits.insert(out.old_bits.end(), old_bits, old_bits + width);
+      uint8_t step[8];
+      StoreBits(step, 8, i * 0x9E3779B97F4A7C15);
+      out.steps.insert(out.steps.end(), step, step + width);
+    }
     return out;
   }
 
   // In runs of the given length.
   static Ranked Rank(const ClassTable& table, const Case& block, uint32_t run) {
-    Ranked out;
-    out.classes.resize(block.positions.size());
-    out.ranks.resize(block.positions.size());
+    const uint32_t classes = block.cuts.classes;
+    const size_t count = block.positions.size();
+    std::vector<std::vector<uint32_t>> ranks(classes, std::vector<uint32_t>(count));
+    std::vector<std::vector<uint8_t>> steps(classes, std::vector<uint8_t>(count * block.width));
+    std::vector<RankList> lists(classes);
+    for (uint32_t c = 0; c < classes; ++c) lists[c] = {ranks[c].data(), steps[c].data(), 0, 0};
     size_t done = 0;
     for (uint32_t begin = 0; begin < block.elements; begin += run) {
-      const uint32_t count = std::min(run, block.elements - begin);
-      std::vector<uint32_t> local;
-      for (size_t i = done; i < block.positions.size() && block.positions[i] < begin + count; ++i) {
-        local.push_back(block.positions[i] - begin);
-      }
-      table.rank(block.at(begin), block.width, count, block.cuts, local.data(),
-                 static_cast<uint32_t>(local.size()), out.seen.data(), out.classes.data() + done,
-                 out.ranks.data() + done);
-      done += local.size();
+      const uint32_t length = std::min(run, block.elements - begin);
+      size_t end = done;
+      while (end < count && block.positions[end] < begin + length) ++end;
+      table.rank(block.at(begin), block.width, length, begin, block.cuts, block.positions.data() + done,
+                 block.old_bits.data() + done * block.width, block.steps.data() + done * block.width,
+                 static_cast<uint32_t>(end - done), lists.data());
+      done = end;
     }
+    Ranked out;
+    for (uint32_t c = 0; c < classes; ++c) {
+      ranks[c].resize(lists[c].count);
+      steps[c].resize(uint64_t{lists[c].count} * block.width);
+      out.seen.push_back(lists[c].seen);
+    }
+    out.ranks = std::move(ranks);
+    out.steps = std::move(steps);
     return out;
   }
 
@@ -134,36 +165,31 @@ TEST_P(ClassWalkTest, RanksAndPlacesEqualTheReference) {
         const uint32_t run = 1 + static_cast<uint32_t>(rng_() % (elements + 1));
         ASSERT_EQ(Rank(CpuClassTable(), block, run), expected) << "in runs of " << run;
 
-        // And back: lists of every class, with steps that tell which element they belong to.
-        std::vector<std::vector<uint32_t>> ranks(classes);
-        std::vector<std::vector<uint8_t>> steps(classes);
-        std::vector<uint8_t> wanted_steps;
-        for (size_t i = 0; i < block.positions.size(); ++i) {
-          const uint32_t c = expected.classes[i];
-          ranks[c].push_back(expected.ranks[i]);
-          uint8_t step[8];
-          StoreBits(step, 8, i * 0x9E3779B97F4A7C15);
-          steps[c].insert(steps[c].end(), step, step + width);
-          wanted_steps.insert(wanted_steps.end(), step, step + width);
-        }
+        // And back, from the base.
+        const Case base = block.Base();
         for (const ClassTable* table : {&RefClassTable(), &CpuClassTable()}) {
           std::vector<ClassList> lists;
           for (uint32_t c = 0; c < classes; ++c) {
-            lists.push_back({ranks[c].data(), steps[c].data(), static_cast<uint32_t>(ranks[c].size()), 0, 0});
+            lists.push_back({expected.ranks[c].data(), expected.steps[c].data(),
+                             static_cast<uint32_t>(expected.ranks[c].size()), 0, 0});
           }
           std::vector<uint32_t> positions(block.positions.size() + kPlaceSlack);
-          std::vector<uint8_t> out(positions.size() * width);
+          std::vector<uint8_t> steps(positions.size() * width);
+          std::vector<uint8_t> base_bits(positions.size() * width);
           uint32_t found = 0;
           for (uint32_t begin = 0; begin < elements; begin += run) {
-            found +=
-                table->place(block.at(begin), width, std::min(run, elements - begin), begin, block.cuts,
-                             lists.data(), positions.data() + found, out.data() + uint64_t{found} * width);
+            const uint64_t at = uint64_t{found} * width;
+            found += table->place(base.at(begin), width, std::min(run, elements - begin), begin, block.cuts,
+                                  lists.data(), positions.data() + found, steps.data() + at,
+                                  base_bits.data() + at);
           }
           ASSERT_EQ(found, block.positions.size()) << table->name;
           positions.resize(found);
-          out.resize(uint64_t{found} * width);
+          steps.resize(uint64_t{found} * width);
+          base_bits.resize(uint64_t{found} * width);
           ASSERT_EQ(positions, block.positions) << table->name;
-          ASSERT_EQ(out, wanted_steps) << table->name;
+          ASSERT_EQ(steps, block.steps) << table->name;
+          ASSERT_EQ(base_bits, block.old_bits) << table->name;
           for (uint32_t c = 0; c < classes; ++c) {
             ASSERT_EQ(lists[c].seen, expected.seen[c]);
             ASSERT_EQ(lists[c].taken, lists[c].count);
@@ -186,7 +212,10 @@ TEST_P(ClassWalkTest, RanksBeyondTheClassAreLeft) {
     lists[c] = {ranks.data(), steps.data(), 3, 0, 0};
     uint32_t positions[3 + kPlaceSlack];
     uint16_t out[3 + kPlaceSlack];
-    EXPECT_EQ(CpuClassTable().place(block.at(0), 2, 5000, 0, block.cuts, lists.data(), positions, out), 1u);
+    uint16_t base_bits[3 + kPlaceSlack];
+    const uint32_t found =
+        CpuClassTable().place(block.at(0), 2, 5000, 0, block.cuts, lists.data(), positions, out, base_bits);
+    EXPECT_EQ(found, 1u);
     EXPECT_EQ(lists[c].taken, 1u);
     EXPECT_EQ(out[0], 1);
   }
@@ -198,9 +227,9 @@ TEST(ClassWalk, KeysOfTheDtypes) {
     uint8_t bytes[8];
     StoreBits(bytes, 8, bits);
     ClassCuts cuts{.classes = 2, .cut = {cut}};
-    uint32_t seen[2] = {0, 0};
-    RefClassTable().rank(bytes, width, 1, cuts, nullptr, 0, seen, nullptr, nullptr);
-    return seen[1];
+    RankList lists[2] = {};
+    RefClassTable().rank(bytes, width, 1, 0, cuts, nullptr, nullptr, nullptr, 0, lists);
+    return lists[1].seen;
   };
   EXPECT_EQ(class_at(0x3F80, 2, 127), 1u);
   EXPECT_EQ(class_at(0x3F80, 2, 128), 0u);

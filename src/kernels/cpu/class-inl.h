@@ -1,6 +1,6 @@
-// Ranks within classes and back, in batches of 2048 elements: a bit mask of each class, the class's elements
-// up to each word of it, and then a few instructions a listed element. Class by class inside a batch, so that
-// no branch depends on a single element.
+// Ranks within classes and back, in batches of 2048 elements: bit masks of the elements of each class, prefix
+// sums over their words, and then a few instructions a listed element. Class by class inside a batch, and in
+// fixed numbers of elements, so that no branch depends on a single element.
 #if defined(DELTAWIRE_KERNELS_CPU_CLASS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
 #undef DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
@@ -21,13 +21,29 @@ namespace {
 
 constexpr uint32_t kWord = 64;
 constexpr uint32_t kWords = kChunk / kWord;
+// Entries of a list that are compared at once.
+constexpr uint32_t kAtOnce = 16;
+
+// What finds the listed elements of one class in a batch.
+struct ClassWords {
+  HWY_ALIGN uint64_t mask[kWords];
+  // Elements of the class up to the word: without it, and with it.
+  HWY_ALIGN uint16_t before[kWords];
+  HWY_ALIGN uint16_t through[kWords];
+};
 
 struct ClassBatch {
-  HWY_ALIGN uint64_t mask[kMaxClasses][kWords];
-  // Elements of the class up to the word: without it, and with it.
-  HWY_ALIGN uint16_t before[kMaxClasses][kWords];
-  HWY_ALIGN uint16_t through[kMaxClasses][kWords];
-  uint32_t total[kMaxClasses];
+  // Elements of class c or a higher one; row 0: all elements; rows from the number of classes on: none. What
+  // class c has is in row c and not in row c + 1.
+  HWY_ALIGN uint64_t reach[kMaxClasses + 1][kWords];
+  // How many elements each row has.
+  HWY_ALIGN uint32_t reached[kMaxClasses + 16];
+
+  explicit ClassBatch(uint32_t classes) {
+    std::memset(reach[0], 0xFF, sizeof(reach[0]));
+    std::memset(reach[classes], 0, (kMaxClasses + 1 - classes) * sizeof(reach[0]));
+    std::memset(reached, 0, sizeof(reached));
+  }
 };
 
 #if DELTAWIRE_HAVE_VBMI2
@@ -70,29 +86,27 @@ HWY_INLINE __m512i KeysOf(const uint8_t* p) {
   }
 }
 
+// Rows 1 ... kClasses - 1.
 template <typename T, uint32_t kClasses>
 HWY_INLINE void FillMasks(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
-  __m512i cut[kClasses];
-  __mmask64 used[kClasses];
+  // Compared as "above the cut less one", because nothing is above 255: that is a row without elements.
+  __m512i below[kClasses];
   for (uint32_t c = 1; c < kClasses; ++c) {
-    cut[c] = _mm512_set1_epi8(static_cast<char>(c < cuts.classes ? cuts.cut[c - 1] : 0));
-    used[c] = c < cuts.classes ? ~uint64_t{0} : 0;
+    below[c] = _mm512_set1_epi8(static_cast<char>(c < cuts.classes ? cuts.cut[c - 1] - 1 : 255));
   }
   for (uint32_t w = 0; w < words; ++w) {
     const uint8_t* at = p + uint64_t{w} * kWord * sizeof(T);
-    // The next batch; an address, not an element: it may lie behind the run.
-    const auto ahead = reinterpret_cast<uintptr_t>(at) + kChunk * sizeof(T);
+    // Some batches ahead, and into the second-level cache: a first-level cache has too few buffers for lines
+    // on their way to keep memory busy (measured: half as fast). An address, not an element: it may lie behind
+    // the run.
+    const auto ahead = reinterpret_cast<uintptr_t>(at) + 8 * kChunk * sizeof(T);
     for (uint32_t line = 0; line < sizeof(T); ++line) {
-      __builtin_prefetch(reinterpret_cast<const void*>(ahead + kWord * line));
+      __builtin_prefetch(reinterpret_cast<const void*>(ahead + kWord * line), 0, 2);
     }
     const __m512i keys = KeysOf<T>(at);
-    uint64_t above = ~uint64_t{0};
     for (uint32_t c = 1; c < kClasses; ++c) {
-      const uint64_t next = _mm512_mask_cmpge_epu8_mask(used[c], keys, cut[c]);
-      batch.mask[c - 1][w] = above & ~next;
-      above = next;
+      batch.reach[c][w] = _mm512_cmpgt_epu8_mask(keys, below[c]);
     }
-    batch.mask[kClasses - 1][w] = above;
   }
 }
 
@@ -104,17 +118,44 @@ HWY_INLINE void MakeMasks(const uint8_t* p, uint32_t words, const ClassCuts& cut
   return FillMasks<T, kMaxClasses>(p, words, cuts, batch);
 }
 
-HWY_INLINE uint32_t CountClass(const uint64_t* mask) {
-  __m512i sum = _mm512_popcnt_epi64(_mm512_load_si512(mask));
-  for (uint32_t w = 8; w < kWords; w += 8) {
-    sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(_mm512_load_si512(mask + w)));
-  }
-  return static_cast<uint32_t>(_mm512_reduce_add_epi64(sum));
+// reached[row ... row + 7].
+HWY_INLINE void CountRows(uint32_t row, ClassBatch& batch) {
+  const auto sum = [&](uint32_t r) {
+    const uint64_t* mask = batch.reach[row + r];
+    const __m512i a = _mm512_add_epi64(_mm512_popcnt_epi64(_mm512_load_si512(mask)),
+                                       _mm512_popcnt_epi64(_mm512_load_si512(mask + 8)));
+    const __m512i b = _mm512_add_epi64(_mm512_popcnt_epi64(_mm512_load_si512(mask + 16)),
+                                       _mm512_popcnt_epi64(_mm512_load_si512(mask + 24)));
+    return _mm512_add_epi64(a, b);
+  };
+  // Eight sums of eight lanes at once: two rows a vector, then four, then eight.
+  const auto two = [&](uint32_t r) { return _mm512_or_si512(sum(r), _mm512_slli_epi64(sum(r + 1), 32)); };
+  const auto four = [&](uint32_t r) {
+    const __m512i low = two(r);
+    const __m512i high = two(r + 2);
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
+  };
+  const __m512i low = four(0);
+  const __m512i high = four(4);
+  const __m512i half =
+      _mm512_add_epi32(_mm512_shuffle_i64x2(low, high, 0x44), _mm512_shuffle_i64x2(low, high, 0xEE));
+  const __m512i all = _mm512_add_epi32(half, _mm512_shuffle_i64x2(half, half, 0xB1));
+  uint32_t* out = batch.reached + row;
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_castsi512_si128(all));
+  _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 4), _mm512_extracti32x4_epi32(all, 2));
 }
 
-HWY_INLINE void SumWords(uint32_t c, ClassBatch& batch) {
+HWY_INLINE void CountReached(uint32_t classes, ClassBatch& batch) {
+  CountRows(1, batch);
+  if (classes > 8) CountRows(9, batch);
+}
+
+HWY_INLINE void SumWords(const ClassBatch& batch, uint32_t c, ClassWords& out) {
   const auto counts_of = [&](uint32_t w) {
-    return _mm512_cvtepi64_epi16(_mm512_popcnt_epi64(_mm512_load_si512(batch.mask[c] + w)));
+    const __m512i mask = _mm512_andnot_si512(_mm512_load_si512(batch.reach[c + 1] + w),
+                                             _mm512_load_si512(batch.reach[c] + w));
+    _mm512_store_si512(out.mask + w, mask);
+    return _mm512_cvtepi64_epi16(_mm512_popcnt_epi64(mask));
   };
   __m512i counts = _mm512_castsi128_si512(counts_of(0));
   counts = _mm512_inserti32x4(counts, counts_of(8), 1);
@@ -130,8 +171,25 @@ HWY_INLINE void SumWords(uint32_t c, ClassBatch& batch) {
                                                 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0);
   sum = _mm512_add_epi16(sum, _mm512_maskz_permutexvar_epi16(0xFFFFFF00u, last, sum));
   sum = _mm512_add_epi16(sum, _mm512_maskz_permutexvar_epi16(0xFFFF0000u, last_but_one, sum));
-  _mm512_store_si512(batch.through[c], sum);
-  _mm512_store_si512(batch.before[c], _mm512_sub_epi16(sum, counts));
+  _mm512_store_si512(out.through, sum);
+  _mm512_store_si512(out.before, _mm512_sub_epi16(sum, counts));
+}
+
+// seen += the batch's elements of each class; a bit for each class whose next listed rank is then behind it.
+HWY_INLINE uint32_t Advance(const ClassBatch& batch, const uint32_t* next, uint32_t* seen) {
+  const __m512i total =
+      _mm512_sub_epi32(_mm512_load_si512(batch.reached), _mm512_loadu_si512(batch.reached + 1));
+  const __m512i end = _mm512_add_epi32(_mm512_load_si512(seen), total);
+  _mm512_store_si512(seen, end);
+  return _mm512_cmplt_epu32_mask(_mm512_load_si512(next), end);
+}
+
+// How many of at most 16 ascending numbers are below `end`.
+HWY_INLINE uint32_t CountBelow(const uint32_t* numbers, uint32_t count, uint32_t end) {
+  const auto there = static_cast<__mmask16>((1u << count) - 1);
+  const __m512i some = _mm512_maskz_loadu_epi32(there, numbers);
+  const __m512i ends = _mm512_set1_epi32(static_cast<int>(end));
+  return static_cast<uint32_t>(std::popcount(uint32_t{_mm512_mask_cmplt_epu32_mask(there, some, ends)}));
 }
 
 // Words that end at or before the element of this rank.
@@ -140,35 +198,73 @@ HWY_INLINE uint32_t WordOfRank(const uint16_t* through, uint32_t rank) {
   return static_cast<uint32_t>(std::popcount(_mm512_cmple_epu16_mask(_mm512_load_si512(through), ranks)));
 }
 
-// Writes up to 64 entries beyond what counts.
+// The listed ones of 64 elements, one after the other. Writes up to 64 entries beyond what counts. index: the
+// listed elements' numbers, one a byte.
 template <typename T>
-HWY_INLINE uint32_t Emit(uint64_t listed, uint32_t first, const T* steps, uint32_t* pos, T* out) {
-  const auto count = static_cast<uint32_t>(std::popcount(listed));
-  const __m512i index = _mm512_maskz_compress_epi8(listed, _mm512_load_si512(kIota.at));
-  const __m512i base = _mm512_set1_epi32(static_cast<int>(first));
-  _mm512_storeu_si512(pos, _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_castsi512_si128(index))));
-  if (count > 16) {
-    _mm512_storeu_si512(pos + 16,
-                        _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 1))));
+HWY_INLINE void Pack(uint64_t listed, uint32_t count, __m512i index, const void* from, T* out) {
+  if constexpr (sizeof(T) == 1) {
+    _mm512_storeu_si512(out, _mm512_permutexvar_epi8(index, _mm512_loadu_si512(from)));
+  } else if constexpr (sizeof(T) == 2) {
+    const auto* p = static_cast<const uint8_t*>(from);
+    const __m512i low = _mm512_loadu_si512(p);
+    const __m512i high = _mm512_loadu_si512(p + 64);
+    const __m512i first = _mm512_cvtepu8_epi16(_mm512_castsi512_si256(index));
+    _mm512_storeu_si512(out, _mm512_permutex2var_epi16(low, first, high));
     if (count > 32) {
-      _mm512_storeu_si512(pos + 32,
-                          _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 2))));
-      _mm512_storeu_si512(pos + 48,
-                          _mm512_add_epi32(base, _mm512_cvtepu8_epi32(_mm512_extracti32x4_epi32(index, 3))));
+      const __m512i second = _mm512_cvtepu8_epi16(_mm512_extracti64x4_epi64(index, 1));
+      _mm512_storeu_si512(out + 32, _mm512_permutex2var_epi16(low, second, high));
+    }
+  } else {
+    constexpr uint32_t kStep = kWord / sizeof(T);
+    for (uint32_t part = 0; part < sizeof(T); ++part) {
+      const __m512i values = _mm512_loadu_si512(static_cast<const uint8_t*>(from) + 64 * part);
+      const uint64_t some = listed >> (kStep * part) & ((uint64_t{1} << kStep) - 1);
+      _mm512_storeu_si512(out, sizeof(T) == 4
+                                   ? _mm512_maskz_compress_epi32(static_cast<__mmask16>(some), values)
+                                   : _mm512_maskz_compress_epi64(static_cast<__mmask8>(some), values));
+      out += std::popcount(some);
     }
   }
-  constexpr uint32_t kStep = kWord / sizeof(T);
-  for (uint32_t part = 0; part < sizeof(T); ++part) {
-    const __m512i values = _mm512_loadu_si512(steps + kStep * part);
-    const uint64_t some = kStep == 64 ? listed : listed >> (kStep * part) & ((uint64_t{1} << kStep % 64) - 1);
-    __m512i packed;
-    if constexpr (sizeof(T) == 1) packed = _mm512_maskz_compress_epi8(some, values);
-    if constexpr (sizeof(T) == 2) packed = _mm512_maskz_compress_epi16(static_cast<__mmask32>(some), values);
-    if constexpr (sizeof(T) == 4) packed = _mm512_maskz_compress_epi32(static_cast<__mmask16>(some), values);
-    if constexpr (sizeof(T) == 8) packed = _mm512_maskz_compress_epi64(static_cast<__mmask8>(some), values);
-    _mm512_storeu_si512(out, packed);
-    out += std::popcount(some);
+}
+
+template <typename T>
+HWY_INLINE uint32_t Emit(uint64_t listed, uint32_t first, const T* steps, const uint8_t* base, uint32_t* pos,
+                         T* out_steps, T* out_base) {
+  const auto count = static_cast<uint32_t>(std::popcount(listed));
+  const __m512i index = _mm512_maskz_compress_epi8(listed, _mm512_load_si512(kIota.at));
+  if constexpr (sizeof(T) == 2) {
+    // Nearly always; narrow stores, because each overlaps the one before and few are aligned.
+    if (HWY_LIKELY(count <= 8)) {
+      const __m128i some = _mm512_castsi512_si128(index);
+      const __m512i lanes = _mm512_castsi128_si512(_mm_cvtepu8_epi16(some));
+      const auto pack = [&](const void* from, T* to) {
+        const auto* p = static_cast<const uint8_t*>(from);
+        const __m512i packed =
+            _mm512_permutex2var_epi16(_mm512_loadu_si512(p), lanes, _mm512_loadu_si512(p + 64));
+        _mm_storeu_si128(reinterpret_cast<__m128i*>(to), _mm512_castsi512_si128(packed));
+      };
+      _mm256_storeu_si256(
+          reinterpret_cast<__m256i*>(pos),
+          _mm256_add_epi32(_mm256_set1_epi32(static_cast<int>(first)), _mm256_cvtepu8_epi32(some)));
+      pack(steps, out_steps);
+      pack(base, out_base);
+      return count;
+    }
   }
+  const __m512i offset = _mm512_set1_epi32(static_cast<int>(first));
+  const auto put = [&](uint32_t at, __m128i some) {
+    _mm512_storeu_si512(pos + at, _mm512_add_epi32(offset, _mm512_cvtepu8_epi32(some)));
+  };
+  put(0, _mm512_castsi512_si128(index));
+  if (count > 16) {
+    put(16, _mm512_extracti32x4_epi32(index, 1));
+    if (count > 32) {
+      put(32, _mm512_extracti32x4_epi32(index, 2));
+      put(48, _mm512_extracti32x4_epi32(index, 3));
+    }
+  }
+  Pack(listed, count, index, steps, out_steps);
+  Pack(listed, count, index, base, out_base);
   return count;
 }
 
@@ -183,7 +279,6 @@ HWY_INLINE void MakeMasks(const uint8_t* p, uint32_t words, const ClassCuts& cut
     for (uint32_t i = 0; i < kWord; ++i) {
       keys[i] = static_cast<uint8_t>(uint64_t{LoadAs<T>(at + i * sizeof(T))} << 1 >> (8 * sizeof(T) - 8));
     }
-    uint64_t above = ~uint64_t{0};
     for (uint32_t c = 1; c < cuts.classes; ++c) {
       const auto cut = hn::Set(d, cuts.cut[c - 1]);
       uint64_t next = 0;
@@ -195,26 +290,42 @@ HWY_INLINE void MakeMasks(const uint8_t* p, uint32_t words, const ClassCuts& cut
         hn::StoreMaskBits(d, hn::Eq(hn::Max(key, cut), key), bits);
         next |= LoadAs<uint64_t>(bits) << i;
       }
-      batch.mask[c - 1][w] = above & ~next;
-      above = next;
+      batch.reach[c][w] = next;
     }
-    batch.mask[cuts.classes - 1][w] = above;
   }
 }
 
-HWY_INLINE uint32_t CountClass(const uint64_t* mask) {
-  uint32_t sum = 0;
-  for (uint32_t w = 0; w < kWords; ++w) sum += static_cast<uint32_t>(std::popcount(mask[w]));
-  return sum;
+HWY_INLINE void CountReached(uint32_t classes, ClassBatch& batch) {
+  for (uint32_t c = 1; c < classes; ++c) {
+    uint32_t sum = 0;
+    for (uint32_t w = 0; w < kWords; ++w) sum += static_cast<uint32_t>(std::popcount(batch.reach[c][w]));
+    batch.reached[c] = sum;
+  }
 }
 
-HWY_INLINE void SumWords(uint32_t c, ClassBatch& batch) {
+HWY_INLINE void SumWords(const ClassBatch& batch, uint32_t c, ClassWords& out) {
   uint32_t sum = 0;
   for (uint32_t w = 0; w < kWords; ++w) {
-    batch.before[c][w] = static_cast<uint16_t>(sum);
-    sum += static_cast<uint32_t>(std::popcount(batch.mask[c][w]));
-    batch.through[c][w] = static_cast<uint16_t>(sum);
+    out.mask[w] = batch.reach[c][w] & ~batch.reach[c + 1][w];
+    out.before[w] = static_cast<uint16_t>(sum);
+    sum += static_cast<uint32_t>(std::popcount(out.mask[w]));
+    out.through[w] = static_cast<uint16_t>(sum);
   }
+}
+
+HWY_INLINE uint32_t Advance(const ClassBatch& batch, const uint32_t* next, uint32_t* seen) {
+  uint32_t active = 0;
+  for (uint32_t c = 0; c < kMaxClasses; ++c) {
+    seen[c] += batch.reached[c] - batch.reached[c + 1];
+    active |= uint32_t{next[c] < seen[c]} << c;
+  }
+  return active;
+}
+
+HWY_INLINE uint32_t CountBelow(const uint32_t* numbers, uint32_t count, uint32_t end) {
+  uint32_t below = 0;
+  while (below < count && numbers[below] < end) ++below;
+  return below;
 }
 
 HWY_INLINE uint32_t WordOfRank(const uint16_t* through, uint32_t rank) {
@@ -224,146 +335,251 @@ HWY_INLINE uint32_t WordOfRank(const uint16_t* through, uint32_t rank) {
 }
 
 template <typename T>
-HWY_INLINE uint32_t Emit(uint64_t listed, uint32_t first, const T* steps, uint32_t* pos, T* out) {
+HWY_INLINE uint32_t Emit(uint64_t listed, uint32_t first, const T* steps, const uint8_t* base, uint32_t* pos,
+                         T* out_steps, T* out_base) {
   uint32_t count = 0;
   for (; listed != 0; listed &= listed - 1) {
     const auto i = static_cast<uint32_t>(std::countr_zero(listed));
     pos[count] = first + i;
-    out[count++] = steps[i];
+    StoreAs<T>(out_base + count, LoadAs<T>(base + i * sizeof(T)));
+    StoreAs<T>(out_steps + count++, steps[i]);
   }
   return count;
 }
 
 #endif
 
-// Position of the set bit with `rank` set bits below it; there is one.
-HWY_INLINE uint32_t SelectBit(uint64_t bits, uint32_t rank) {
+// The set bit with `rank` set bits below it; there is one.
+HWY_INLINE uint64_t SelectBit(uint64_t bits, uint32_t rank) {
 #if HWY_TARGET <= HWY_AVX2 && HWY_ARCH_X86
-  return static_cast<uint32_t>(_tzcnt_u64(_pdep_u64(uint64_t{1} << rank, bits)));
+  return _pdep_u64(uint64_t{1} << rank, bits);
 #else
   for (; rank > 0; --rank) bits &= bits - 1;
-  return static_cast<uint32_t>(std::countr_zero(bits));
+  return bits & (0 - bits);
 #endif
 }
 
-// Masks and totals of count <= kChunk elements. Beyond them every mask is zero.
+// The last elements of a run, where they are not a whole word.
 template <typename T>
-HWY_INLINE void FillBatch(const uint8_t* p, uint32_t count, const ClassCuts& cuts, ClassBatch& batch) {
+struct Tail {
+  uint8_t bits[kWord * sizeof(T)];
+};
+
+// Rows and their counts for count <= kChunk elements; beyond them every row is empty.
+template <typename T>
+HWY_INLINE void FillBatch(const uint8_t* p, uint32_t count, const ClassCuts& cuts, ClassBatch& batch,
+                          Tail<T>& tail) {
   MakeMasks<T>(p, count / kWord, cuts, batch);
   if (count < kChunk) {
     uint32_t w = count / kWord;
     if (count % kWord != 0) {
-      // The last elements again, from a full word of their own.
-      uint8_t tail[kWord * sizeof(T)] = {};
-      std::memcpy(tail, p + uint64_t{w} * sizeof(tail), count % kWord * sizeof(T));
-      ClassBatch last;
-      MakeMasks<T>(tail, 1, cuts, last);
-      const uint64_t valid = (uint64_t{1} << count % kWord) - 1;
-      for (uint32_t c = 0; c < cuts.classes; ++c) batch.mask[c][w] = last.mask[c][0] & valid;
+      std::memset(tail.bits, 0, sizeof(tail.bits));
+      std::memcpy(tail.bits, p + uint64_t{w} * sizeof(tail.bits), count % kWord * sizeof(T));
+      ClassBatch last(cuts.classes);
+      MakeMasks<T>(tail.bits, 1, cuts, last);
+      // Where there is no element the key is 0, which reaches row 0 only.
+      for (uint32_t c = 1; c < cuts.classes; ++c) batch.reach[c][w] = last.reach[c][0];
+      batch.reach[0][w] = (uint64_t{1} << count % kWord) - 1;
       ++w;
     }
     for (uint32_t c = 0; c < cuts.classes; ++c) {
-      std::memset(batch.mask[c] + w, 0, (kWords - w) * sizeof(uint64_t));
+      std::memset(batch.reach[c] + w, 0, (kWords - w) * sizeof(uint64_t));
     }
   }
-  for (uint32_t c = 0; c < cuts.classes; ++c) batch.total[c] = CountClass(batch.mask[c]);
+  batch.reached[0] = count;
+  CountReached(cuts.classes, batch);
 }
 
 template <typename T>
-void RankWidth(const uint8_t* p, uint32_t n, const ClassCuts& cuts, const uint32_t* pos, uint32_t k,
-               uint32_t* seen, uint8_t* classes, uint32_t* ranks) {
-  ClassBatch batch;
+void RankWidth(const uint8_t* p, uint32_t n, uint32_t first, const ClassCuts& cuts, const uint32_t* pos,
+               const void* old_bits, const void* steps, uint32_t k, RankList* lists) {
+  ClassBatch batch(cuts.classes);
+  ClassWords words[kMaxClasses];
+  Tail<T> tail;
   uint8_t class_of[256];
   uint32_t c = 0;
   for (uint32_t key = 0; key < 256; ++key) {
     if (c + 1 < cuts.classes && cuts.cut[c] <= key) ++c;
     class_of[key] = static_cast<uint8_t>(c);
   }
+  const auto class_at = [&](const void* bits, uint64_t i) -> uint32_t {
+    const T value = LoadAs<T>(static_cast<const T*>(bits) + i);
+    return class_of[static_cast<uint8_t>(uint64_t{value} << 1 >> (8 * sizeof(T) - 8))];
+  };
+  HWY_ALIGN uint32_t seen[kMaxClasses] = {};
+  HWY_ALIGN uint32_t never[kMaxClasses] = {};
+  uint32_t count_of[kMaxClasses];
+  for (uint32_t each = 0; each < cuts.classes; ++each) {
+    seen[each] = lists[each].seen;
+    count_of[each] = lists[each].count;
+  }
+  uint8_t classes[kChunk];
   uint32_t i = 0;
   for (uint32_t begin = 0; begin < n; begin += kChunk) {
     const uint32_t count = n - begin < kChunk ? n - begin : kChunk;
     const uint8_t* from = p + uint64_t{begin} * sizeof(T);
-    FillBatch<T>(from, count, cuts, batch);
-    uint32_t summed = 0;
-    for (; i < k && pos[i] - begin < count; ++i) {
-      const uint32_t at = pos[i] - begin;
-      const uint32_t word = at / kWord;
-      const auto key = static_cast<uint8_t>(uint64_t{LoadAs<T>(from + uint64_t{at} * sizeof(T))} << 1 >>
-                                            (8 * sizeof(T) - 8));
-      const uint32_t mine = class_of[key];
-      if ((summed >> mine & 1) == 0) {
-        SumWords(mine, batch);
-        summed |= 1u << mine;
+    FillBatch<T>(from, count, cuts, batch, tail);
+    const uint32_t start = first + begin;
+    uint32_t listed = 0;
+    uint32_t used = 0;
+    for (; i + listed < k && pos[i + listed] - start < count; ++listed) {
+      const uint32_t at = pos[i + listed] - start;
+      const uint32_t was = class_at(old_bits, i + listed);
+      const uint32_t is = class_at(from, at);
+      classes[listed] = static_cast<uint8_t>(was);
+      used |= 1u << was;
+      if (was == is) continue;
+      // The element goes back to the class that it has in the base.
+      const uint64_t bit = uint64_t{1} << at % kWord;
+      for (uint32_t row = is + 1; row <= was; ++row) {
+        batch.reach[row][at / kWord] |= bit;
+        ++batch.reached[row];
       }
-      const uint64_t below = batch.mask[mine][word] & ((uint64_t{1} << at % kWord) - 1);
-      classes[i] = static_cast<uint8_t>(mine);
-      ranks[i] = seen[mine] + batch.before[mine][word] + static_cast<uint32_t>(std::popcount(below));
+      for (uint32_t row = was + 1; row <= is; ++row) {
+        batch.reach[row][at / kWord] &= ~bit;
+        --batch.reached[row];
+      }
     }
-    for (uint32_t each = 0; each < cuts.classes; ++each) seen[each] += batch.total[each];
+    for (; used != 0; used &= used - 1) {
+      const auto mine = static_cast<uint32_t>(std::countr_zero(used));
+      SumWords(batch, mine, words[mine]);
+    }
+    for (uint32_t j = 0; j < listed; ++j, ++i) {
+      const uint32_t at = pos[i] - start;
+      const uint32_t mine = classes[j];
+      const uint64_t below = words[mine].mask[at / kWord] & ((uint64_t{1} << at % kWord) - 1);
+      const uint32_t to = count_of[mine]++;
+      lists[mine].ranks[to] =
+          seen[mine] + words[mine].before[at / kWord] + static_cast<uint32_t>(std::popcount(below));
+      StoreAs<T>(static_cast<T*>(lists[mine].steps) + to, LoadAs<T>(static_cast<const T*>(steps) + i));
+    }
+    Advance(batch, never, seen);
+  }
+  for (uint32_t each = 0; each < cuts.classes; ++each) {
+    lists[each].seen = seen[each];
+    lists[each].count = count_of[each];
   }
 }
 
+// The listed elements of a batch, by word.
 template <typename T>
-uint32_t PlaceWidth(const uint8_t* p, uint32_t n, uint32_t first, const ClassCuts& cuts, ClassList* lists,
-                    uint32_t* pos, T* steps) {
-  ClassBatch batch;
+struct Placed {
   HWY_ALIGN uint64_t listed[kWords];
   HWY_ALIGN T step_at[kChunk];
+  uint32_t touched = 0;  // words with listed elements
+  uint32_t first = 0;    // position of the batch
+  const uint8_t* from = nullptr;
+};
+
+template <typename T>
+uint32_t PlaceWidth(const uint8_t* p, uint32_t n, uint32_t first, const ClassCuts& cuts, ClassList* lists,
+                    uint32_t* pos, T* steps, T* base_bits) {
+  ClassBatch batch(cuts.classes);
+  ClassWords words[kMaxClasses];
+  Tail<T> tail;
+  Placed<T> placed[2];
+  // The batch's listed elements, class after class: entry j, of class c, is entry j + shift of c's list.
+  struct Entries {
+    const uint32_t* ranks;
+    const T* steps;
+    uint32_t shift;
+    uint32_t start;  // rank of the class's first element in the batch
+  };
+  Entries entries[kMaxClasses];
+  uint8_t class_of[kChunk + kAtOnce];
+  HWY_ALIGN uint32_t seen[kMaxClasses] = {};
+  HWY_ALIGN uint32_t next[kMaxClasses];
+  const auto next_of = [](const ClassList& list) {
+    return list.taken < list.count ? list.ranks[list.taken] : ~uint32_t{0};
+  };
+  std::memset(next, 0xFF, sizeof(next));
+  for (uint32_t c = 0; c < cuts.classes; ++c) {
+    seen[c] = lists[c].seen;
+    next[c] = next_of(lists[c]);
+  }
   uint32_t found = 0;
+  const auto emit = [&](const Placed<T>& from, uint32_t count) {
+    for (uint32_t left = from.touched; left != 0; left &= left - 1) {
+      const auto word = static_cast<uint32_t>(std::countr_zero(left));
+      const bool whole = kWord * (word + 1) <= count;
+      found += Emit(from.listed[word], from.first + kWord * word, from.step_at + kWord * word,
+                    whole ? from.from + uint64_t{kWord} * word * sizeof(T) : tail.bits, pos + found,
+                    steps + found, base_bits + found);
+    }
+  };
   for (uint32_t begin = 0; begin < n; begin += kChunk) {
     const uint32_t count = n - begin < kChunk ? n - begin : kChunk;
-    FillBatch<T>(p + uint64_t{begin} * sizeof(T), count, cuts, batch);
-    std::memset(listed, 0, sizeof(listed));
-    uint32_t touched = 0;
-    for (uint32_t c = 0; c < cuts.classes; ++c) {
+    Placed<T>& here = placed[begin / kChunk % 2];
+    here.first = first + begin;
+    here.from = p + uint64_t{begin} * sizeof(T);
+    FillBatch<T>(here.from, count, cuts, batch, tail);
+    // A batch is emitted when the next one's rows are there: its words are known for long then, so that a
+    // mispredicted end of the loop costs little.
+    if (begin > 0) emit(placed[begin / kChunk % 2 ^ 1], kChunk);
+    std::memset(here.listed, 0, sizeof(here.listed));
+    // First how many there are of each class, then one loop over all of them: a loop for each class would end
+    // unpredictably once a class.
+    uint32_t listed = 0;
+    for (uint32_t active = Advance(batch, next, seen); active != 0; active &= active - 1) {
+      const auto c = static_cast<uint32_t>(std::countr_zero(active));
       ClassList& list = lists[c];
-      const uint32_t seen = list.seen;
-      const uint32_t end = seen + batch.total[c];
-      list.seen = end;
-      uint32_t i = list.taken;
-      if (i == list.count || list.ranks[i] >= end) continue;
-      SumWords(c, batch);
-      do {
-        const uint32_t rank = list.ranks[i] - seen;
-        const uint32_t word = WordOfRank(batch.through[c], rank);
-        const uint32_t bit = SelectBit(batch.mask[c][word], rank - batch.before[c][word]);
-        listed[word] |= uint64_t{1} << bit;
-        touched |= 1u << word;
-        step_at[kWord * word + bit] = LoadAs<T>(static_cast<const T*>(list.steps) + i);
-        ++i;
-      } while (i < list.count && list.ranks[i] < end);
-      list.taken = i;
+      SumWords(batch, c, words[c]);
+      entries[c] = {list.ranks, static_cast<const T*>(list.steps), list.taken - listed,
+                    seen[c] - (batch.reached[c] - batch.reached[c + 1])};
+      uint32_t some = kAtOnce;
+      while (some == kAtOnce) {
+        const uint32_t left = list.count - list.taken;
+        some = CountBelow(list.ranks + list.taken, left < kAtOnce ? left : kAtOnce, seen[c]);
+        std::memset(class_of + listed, static_cast<int>(c), kAtOnce);
+        listed += some;
+        list.taken += some;
+      }
+      next[c] = next_of(list);
     }
-    for (; touched != 0; touched &= touched - 1) {
-      const auto word = static_cast<uint32_t>(std::countr_zero(touched));
-      found += Emit(listed[word], first + begin + kWord * word, step_at + kWord * word, pos + found,
-                    steps + found);
+    uint32_t touched = 0;
+    for (uint32_t j = 0; j < listed; ++j) {
+      const uint32_t c = class_of[j];
+      const uint32_t i = j + entries[c].shift;
+      const uint32_t rank = entries[c].ranks[i] - entries[c].start;
+      const uint32_t word = WordOfRank(words[c].through, rank);
+      const uint64_t bit = SelectBit(words[c].mask[word], rank - words[c].before[word]);
+      here.listed[word] |= bit;
+      touched |= 1u << word;
+      here.step_at[kWord * word + static_cast<uint32_t>(std::countr_zero(bit))] =
+          LoadAs<T>(entries[c].steps + i);
     }
+    here.touched = touched;
   }
+  if (n > 0) emit(placed[(n - 1) / kChunk % 2], (n - 1) % kChunk + 1);
+  for (uint32_t c = 0; c < cuts.classes; ++c) lists[c].seen = seen[c];
   return found;
 }
 
 }  // namespace
 
-void RankInClass(const void* bits, uint32_t width, uint32_t n, const ClassCuts& cuts, const uint32_t* pos,
-                 uint32_t k, uint32_t* seen, uint8_t* classes, uint32_t* ranks) {
+void RankInClass(const void* bits, uint32_t width, uint32_t n, uint32_t first, const ClassCuts& cuts,
+                 const uint32_t* pos, const void* old_bits, const void* steps, uint32_t k, RankList* lists) {
   const auto* p = static_cast<const uint8_t*>(bits);
   switch (width) {
-    case 1: return RankWidth<uint8_t>(p, n, cuts, pos, k, seen, classes, ranks);
-    case 2: return RankWidth<uint16_t>(p, n, cuts, pos, k, seen, classes, ranks);
-    case 4: return RankWidth<uint32_t>(p, n, cuts, pos, k, seen, classes, ranks);
-    case 8: return RankWidth<uint64_t>(p, n, cuts, pos, k, seen, classes, ranks);
+    case 1: return RankWidth<uint8_t>(p, n, first, cuts, pos, old_bits, steps, k, lists);
+    case 2: return RankWidth<uint16_t>(p, n, first, cuts, pos, old_bits, steps, k, lists);
+    case 4: return RankWidth<uint32_t>(p, n, first, cuts, pos, old_bits, steps, k, lists);
+    case 8: return RankWidth<uint64_t>(p, n, first, cuts, pos, old_bits, steps, k, lists);
   }
 }
 
 uint32_t PlaceInBase(const void* bits, uint32_t width, uint32_t n, uint32_t first, const ClassCuts& cuts,
-                     ClassList* lists, uint32_t* pos, void* steps) {
-  const auto* p = static_cast<const uint8_t*>(bits);
+                     ClassList* lists, uint32_t* pos, void* steps, void* base_bits) {
+  const auto place = [&](auto* to) {
+    using T = std::remove_pointer_t<decltype(to)>;
+    return PlaceWidth(static_cast<const uint8_t*>(bits), n, first, cuts, lists, pos, to,
+                      static_cast<T*>(base_bits));
+  };
   switch (width) {
-    case 1: return PlaceWidth(p, n, first, cuts, lists, pos, static_cast<uint8_t*>(steps));
-    case 2: return PlaceWidth(p, n, first, cuts, lists, pos, static_cast<uint16_t*>(steps));
-    case 4: return PlaceWidth(p, n, first, cuts, lists, pos, static_cast<uint32_t*>(steps));
-    default: return PlaceWidth(p, n, first, cuts, lists, pos, static_cast<uint64_t*>(steps));
+    case 1: return place(static_cast<uint8_t*>(steps));
+    case 2: return place(static_cast<uint16_t*>(steps));
+    case 4: return place(static_cast<uint32_t*>(steps));
+    default: return place(static_cast<uint64_t*>(steps));
   }
 }
 
