@@ -147,6 +147,11 @@ class Split:
     For everybody else it is one call of ``step``: the closure runs once, hooks and the profiler see one step,
     a scheduler counts one. The optimizer's groups are never changed: the class's step is called on a stand-in
     that shares all attributes and state but shows fewer parameters.
+
+    An exception inside of it leaves what it would leave without a split where parameters are stepped one by
+    one (the default on the CPU): those before the one that raised have moved. But state that is made at a
+    parameter's first step is made when its turn comes, not for all of them first. What a foreach or fused
+    step leaves when it raises is its kernels' affair: here what is not captured has moved, or nothing has.
     """
 
     def __init__(self, optimizer: torch.optim.Optimizer) -> None:
@@ -229,19 +234,31 @@ class Split:
             with torch.enable_grad():
                 loss = closure()
         stand_in = self._stand_in(optimizer)
-        rest = [
-            _showing(group, (p for p in group["params"] if id(p) not in watched))
-            for group in optimizer.param_groups
-        ]
-        if any(group["params"] for group in rest):
-            stand_in.shown = rest
-            self._inner(stand_in)
         for group in optimizer.param_groups:
-            for parameter in group["params"]:
-                if id(parameter) in watched and parameter.grad is not None:
-                    stand_in.shown = [_showing(group, (parameter,))]
-                    self._update(stand_in, parameter)
+            self._step_group(stand_in, group, watched)
         return loss
+
+    def _step_group(self, stand_in: Any, group: dict[str, Any], watched: set[int]) -> None:
+        """The watched parameters alone, the others in runs.
+
+        In the order in which the class's own loop goes through them: an exception in the middle of it leaves
+        the weights and state that it leaves there. Kernels that take all tensors at once have no order.
+        """
+        stepped = [p for p in group["params"] if p.grad is not None]
+        if not _in_order(group):
+            stepped.sort(key=lambda p: id(p) in watched)  # stable
+        runs: list[list[torch.Tensor]] = []
+        for parameter in stepped:
+            if runs and id(parameter) not in watched and id(runs[-1][0]) not in watched:
+                runs[-1].append(parameter)
+            else:
+                runs.append([parameter])
+        for run in runs:
+            stand_in.shown = [_showing(group, run)]
+            if id(run[0]) in watched:
+                self._update(stand_in, run[0])
+            else:
+                self._inner(stand_in)
 
     def _update(self, stand_in: Any, parameter: torch.Tensor) -> None:
         with ExitStack() as ends:
@@ -299,6 +316,13 @@ def _coupling(optimizer: torch.optim.Optimizer, group: dict[str, Any]) -> str:
         if 0 < started < len(stepped):
             return "some have no momentum yet"
     return ""
+
+
+def _in_order(group: dict[str, Any]) -> bool:
+    """Whether the class's step goes through the group's parameters one by one, as it does on the CPU."""
+    if group.get("foreach") is None and not group.get("fused"):
+        return all(p.device.type == "cpu" for p in group["params"])
+    return not group.get("foreach") and not group.get("fused")
 
 
 def _showing(group: dict[str, Any], parameters: Iterable[torch.Tensor]) -> dict[str, Any]:

@@ -371,6 +371,32 @@ def test_exceptions_leave_the_optimizer_whole() -> None:
     assert len(watch.calls) == 6 + 2 * len(watch.parameters)
 
 
+@pytest.mark.parametrize("watched", [(), (1, 2, 5), (0, 2, 4), (0, 1, 2, 3, 4, 5, 6)])
+@pytest.mark.parametrize("at", range(7))
+def test_an_exception_in_the_middle_leaves_what_a_plain_step_leaves(
+    at: int, watched: tuple[int, ...]
+) -> None:
+    """Which parameters have moved, and all state, however captured and other parameters are mixed."""
+
+    def interrupted(split: bool) -> list[torch.Tensor]:
+        parameters = parameters_of(torch.optim.AdamW, torch.float32, False)
+        optimizer = make(torch.optim.AdamW, parameters, {})
+        if split:
+            Split.attach(optimizer, Watch(parameters), {id(parameters[i]): [i] for i in watched})
+        generator = torch.Generator().manual_seed(3)
+        gradients(parameters, 0, generator, may_miss=False)
+        optimizer.step()
+        gradients(parameters, 1, generator, may_miss=False)
+        optimizer.state[parameters[at]]["exp_avg_sq"] = torch.zeros(2)
+        with pytest.raises(RuntimeError):
+            optimizer.step()
+        state = [value for p in parameters for value in optimizer.state[p].values()]
+        return [bits(each).clone() for each in (*parameters, *state)]
+
+    for split, plain in zip(interrupted(True), interrupted(False), strict=True):
+        assert torch.equal(split, plain)
+
+
 def test_two_listeners_share_one_split() -> None:
     optimizer, first = pair()
     second = Watch(first.parameters)
