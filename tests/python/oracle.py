@@ -31,8 +31,9 @@ def served(
         dtype = torch.bfloat16 if name in parameters and tensor.dtype == torch.float32 else tensor.dtype
         if rules and name in rules:
             dtype = rules[name] or tensor.dtype
-        # Contiguous first: torch casts NaN differently on its strided path.
-        out[name] = tensor.detach().contiguous().to(dtype).clone()
+        # Contiguous, of one dimension: torch casts NaN otherwise on its strided path and where there is none.
+        flat = tensor.detach().contiguous().reshape(-1).to(dtype)
+        out[name] = flat.reshape(tensor.shape).clone()
     return out
 
 

@@ -143,6 +143,52 @@ def test_fp16_over_many_steps(url: str, variant: dict[str, Any]) -> None:
     assert max(infinite) > 0 and any(later < earlier for earlier, later in itertools.pairwise(infinite))
 
 
+@pytest.mark.parametrize("backend", ["auto", "torch"])
+@pytest.mark.parametrize("stepped", [True, False])
+def test_a_nan_is_served_as_the_same_bits_in_every_form(url: str, stepped: bool, backend: str) -> None:
+    """Contiguous, strided, of one element and of no dimension: torch's own casts of these differ."""
+    model = Bag(
+        {
+            "flat": torch.ones(40),
+            "strided": torch.ones(12, 30)[:, ::3],
+            "one": torch.ones(1),
+            "scalar": torch.tensor(1.0),
+        }
+    )
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+    engine = engine_of(model)
+    options = {"_backend": backend}
+    publisher = dw.Publisher(model, optimizer if stepped else None, url, **options)
+    detector = dw.ChangeDetector(model, optimizer if stepped else None, **options)
+    subscriber = dw.Subscriber(url, engine)
+    subscriber.update()
+    for nan in (0x7FC00000, -0x400000, 0x7F800001, -1):  # quiet, negative, signalling, all ones
+        if stepped:
+            random_step(model, optimizer)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.view(torch.int32)[(0,) * p.dim()] = nan
+        publisher.publish()
+        subscriber.update()
+        assert subscriber.digest == publisher.digest and publisher.audit().ok
+        subscriber.verify()
+        found = {each.name: each for each in detector.collect()}
+        detector.confirm()
+        for name, p in engine.named_parameters():
+            held = bits(p).numpy().view(np.uint16)
+            assert held[0] == 0xFFFF
+            changes = found.get(name)
+            if changes is not None:  # what this process says it serves is what the engine holds
+                assert (held[changes.positions] == changes.new).all()
+        assert_exact(model, engine)
+        with torch.no_grad():
+            for p in model.parameters():
+                p.fill_(1.0)
+        publisher.publish()
+        detector.collect()
+        detector.confirm()
+
+
 def test_fp16_weights_are_served_as_stored(url: str) -> None:
     model = Bag({"w": (torch.randn(40, 30) * 100).half()})
     optimizer = torch.optim.SGD(model.parameters(), lr=50.0, momentum=0.9)
