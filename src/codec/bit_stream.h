@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "base/bytes.h"
+#include "kernels/symbol_groups.h"
 
 namespace deltawire::codec {
 
@@ -29,6 +30,13 @@ class BitWriter {
       if (count <= 32) return Put(value, count);
       Put(value & 0xFFFFFFFFu, 32);
       Put(value >> 32, count - 32);
+    }
+    // For kernels that write on.
+    kernels::BitSink sink() const { return {out_, pending_, used_}; }
+    void MoveTo(const kernels::BitSink& sink) {
+      out_ = sink.out;
+      pending_ = sink.pending;
+      used_ = sink.used;
     }
 
    private:
@@ -91,6 +99,10 @@ class BitReader {
     const uint64_t low = Read(32);
     return low | Read(count - 32) << 32;
   }
+
+  // For kernels that read on.
+  kernels::BitSource source() const { return {bytes_.data(), bytes_.size(), position_}; }
+  void MoveTo(const kernels::BitSource& source) { position_ = source.position; }
 
   // True when the last byte has been reached, no bit past it was read, and the padding is zero.
   bool UsedUpExactly() const {

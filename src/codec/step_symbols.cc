@@ -1,6 +1,7 @@
 #include "codec/step_symbols.h"
 
 #include <array>
+#include <memory>
 #include <type_traits>
 
 #include "codec/ordinal.h"
@@ -80,14 +81,24 @@ void SplitPositions(std::span<const uint32_t> positions, std::vector<uint8_t>& s
 }
 
 void SplitSteps(std::span<const uint32_t> positions, ByteSpan steps, uint32_t width,
-                std::span<uint8_t> symbols, std::vector<uint8_t>& escapes, BitWriter& bits) {
+                std::span<uint8_t> symbols, std::vector<uint8_t>& escapes, BitWriter& bits,
+                const kernels::SymbolGroups& groups) {
   WithWidth(width, [&](auto zero) {
     using U = decltype(zero);
     BitWriter::Batch batch = bits.Begin(positions.size() * kMostGapBits);
     GapWriter gaps;
-    std::vector<U> escaped(positions.size() + 1);
-    size_t escape_count = 0;
-    for (size_t i = 0; i < positions.size(); ++i) {
+    const auto escaped = std::make_unique_for_overwrite<U[]>(positions.size() + kernels::kGroupEntries);
+    uint32_t escape_count = 0;
+    size_t done = 0;
+    if constexpr (sizeof(U) == 2) {
+      kernels::BitSink sink = batch.sink();
+      done = groups.split(positions.data(), reinterpret_cast<const uint16_t*>(steps.data()),
+                          static_cast<uint32_t>(positions.size()), 0, symbols.data(), &sink, escaped.get(),
+                          &escape_count);
+      batch.MoveTo(sink);
+      if (done > 0) gaps.next = positions[done - 1] + 1;
+    }
+    for (size_t i = done; i < positions.size(); ++i) {
       const U step = LoadLe<U>(steps.data() + i * sizeof(U));
       // Arithmetic, because the sign is a coin flip.
       const unsigned kind =
@@ -142,14 +153,24 @@ bool JoinPositions(std::span<const uint8_t> symbols, uint32_t elements, BitReade
 }
 
 bool JoinSteps(std::span<const uint8_t> symbols, std::span<const uint8_t> escapes, uint32_t elements,
-               uint32_t width, BitReader& bits, std::span<uint32_t> positions, MutableByteSpan steps) {
+               uint32_t width, BitReader& bits, std::span<uint32_t> positions, MutableByteSpan steps,
+               const kernels::SymbolGroups& groups) {
   return WithWidth(width, [&](auto zero) {
     using U = decltype(zero);
     GapReader gaps;
     BitReader local = bits;
-    std::vector<uint32_t> escape_at(escapes.size() + 1);
-    size_t escape_count = 0;
-    for (size_t i = 0; i < symbols.size(); ++i) {
+    const auto escape_at =
+        std::make_unique_for_overwrite<uint32_t[]>(escapes.size() + kernels::kGroupEntries);
+    uint32_t escape_count = 0;
+    size_t done = 0;
+    if constexpr (sizeof(U) == 2) {
+      kernels::BitSource source = local.source();
+      done = groups.join(symbols.data(), static_cast<uint32_t>(symbols.size()), &source, &gaps.next,
+                         positions.data(), reinterpret_cast<uint16_t*>(steps.data()), escape_at.get(),
+                         &escape_count);
+      local.MoveTo(source);
+    }
+    for (size_t i = done; i < symbols.size(); ++i) {
       const GapEntry& entry = kGapEntries[symbols[i]];
       positions[i] = gaps.Take(entry, local);
       StoreLe(static_cast<U>(entry.step), steps.data() + i * sizeof(U));

@@ -8,6 +8,7 @@
 #include "base/bytes.h"
 #include "codec/bit_stream.h"
 #include "codec/bucket.h"
+#include "kernels/symbol_groups.h"
 
 namespace deltawire::codec {
 
@@ -23,7 +24,8 @@ void SplitPositions(std::span<const uint32_t> positions, std::vector<uint8_t>& s
 // steps: width bytes each. symbols has room for all; escapes are appended. The bits of the escapes (sign, low
 // bits of the magnitude) follow those of all gaps.
 void SplitSteps(std::span<const uint32_t> positions, ByteSpan steps, uint32_t width,
-                std::span<uint8_t> symbols, std::vector<uint8_t>& escapes, BitWriter& bits);
+                std::span<uint8_t> symbols, std::vector<uint8_t>& escapes, BitWriter& bits,
+                const kernels::SymbolGroups& groups = kernels::CpuSymbolGroups());
 // residues: 0 ... 3, or 0xFF where the element's width bytes of new_bits count.
 void SplitUncertain(std::span<const uint32_t> positions, std::span<const uint8_t> residues, ByteSpan new_bits,
                     uint32_t width, std::vector<uint8_t>& symbols, BitWriter& bits);
@@ -34,7 +36,8 @@ void SplitUncertain(std::span<const uint32_t> positions, std::span<const uint8_t
 bool JoinPositions(std::span<const uint8_t> symbols, uint32_t elements, BitReader& bits,
                    std::span<uint32_t> positions);
 bool JoinSteps(std::span<const uint8_t> symbols, std::span<const uint8_t> escapes, uint32_t elements,
-               uint32_t width, BitReader& bits, std::span<uint32_t> positions, MutableByteSpan steps);
+               uint32_t width, BitReader& bits, std::span<uint32_t> positions, MutableByteSpan steps,
+               const kernels::SymbolGroups& groups = kernels::CpuSymbolGroups());
 bool JoinUncertain(std::span<const uint8_t> symbols, uint32_t elements, uint32_t width, BitReader& bits,
                    std::span<uint32_t> positions, std::span<uint8_t> residues, MutableByteSpan new_bits);
 

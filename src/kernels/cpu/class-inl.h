@@ -96,8 +96,8 @@ HWY_INLINE void FillMasks(const uint8_t* p, uint32_t words, const ClassCuts& cut
   }
   for (uint32_t w = 0; w < words; ++w) {
     const uint8_t* at = p + uint64_t{w} * kWord * sizeof(T);
-    // Some batches ahead, and into the second-level cache: a first-level cache has too few buffers for lines
-    // on their way to keep memory busy (measured: half as fast). An address, not an element: it may lie behind
+    // Some batches ahead, and into the second-level cache: the first level has too few buffers for lines on
+    // their way to keep memory busy (measured: half as fast). An address, not an element: it may lie behind
     // the run.
     const auto ahead = reinterpret_cast<uintptr_t>(at) + 8 * kChunk * sizeof(T);
     for (uint32_t line = 0; line < sizeof(T); ++line) {
