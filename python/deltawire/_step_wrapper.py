@@ -24,8 +24,14 @@ def is_wrapper(code: CodeType) -> bool:
 
 def updates_of(kind: type[torch.optim.Optimizer]) -> set[CodeType]:
     """What may stand between the hooks: the step of the class, and those of the classes above it."""
-    steps = (getattr(vars(each).get("step"), "__wrapped__", None) for each in kind.__mro__)
-    return {step.__code__ for step in steps if hasattr(step, "__code__")}
+    out = set()
+    for each in kind.__mro__:
+        step = getattr(vars(each).get("step"), "__wrapped__", None)
+        while step is not None:  # decorators of the class's own, too
+            if isinstance(step, FunctionType):
+                out.add(step.__code__)
+            step = getattr(step, "__wrapped__", None)
+    return out
 
 
 def mark_as_update(step: Any) -> None:

@@ -202,7 +202,7 @@ class Watch:
                 f"blocks go out whole; open a new {self._owner} (resume=True) to have them watched"
             )
         for hooks in self._hooks:
-            if hooks.stranger:
+            if hooks.stranger and self._stepped[id(hooks.optimizer)]:
                 out.append(
                     f"the step() of the {type(hooks.optimizer).__name__} has been replaced by "
                     f"{hooks.stranger}, whose arithmetic is not known: what it changes goes out whole; open "

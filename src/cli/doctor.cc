@@ -122,8 +122,9 @@ void AddDoctor(CLI::App& app, Session& session) {
       "  deltawire doctor\n"
       "  deltawire doctor /runs/7 --probe               also writes and deletes a small object there\n"
       "  deltawire doctor --audit 20 -- python train.py compare 20 of your own steps with the truth\n"
-      "Exit codes of an audit: 0 sound; 1 a change was missed, or old bits were wrong; 3 nothing to judge by\n"
-      "(the program can't be started, made no Publisher, or nothing was compared); 4 the program failed.\n",
+      "Exit codes of an audit: 0 sound; 1 a change was missed, or old bits were wrong;\n"
+      "3 nothing to judge by: the program can't be started, made no Publisher, or nothing was compared;\n"
+      "4 the program failed.\n",
       [&session, options] { return Run(session, *options); });
   auto* url = command->add_option("URL", options->url, "folder or URL of a run");
   command->add_flag("--probe", options->probe, "try the store out with a small object under a random name")

@@ -104,8 +104,9 @@ class TensorWatch {
   // assumptions do not hold for this tensor. Collect has made the block dense, but other blocks, where some
   // bases are not known, could not be checked.
   bool Refuted() const;
-  // After that, alone, then Recollect for each block, before Confirm or Abandon: compares with a snapshot from
-  // now on, or, where there is no memory for one, goes by the fence. The methods' own calls are then ignored.
+  // After that, alone, then Recollect for each block, before Confirm or Abandon: compares with a snapshot
+  // from now on, or, where there is no memory for one, goes by the fence. The methods' own calls are then
+  // ignored.
   void Demote();
   Result<BlockChange> Recollect(uint32_t block);
   // Why blocks went dense in the collected version; empty if none did.

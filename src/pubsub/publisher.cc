@@ -305,9 +305,10 @@ Status Publisher::Finish(Status uploaded) {
   if (uploaded) {
     const Status confirmed = watch_->Confirm(changes);
     if (confirmed) return {};
-    return Fail(confirmed.error().Within(fmt::format("version {} is published, but what it is compared with "
-                                                     "next could not be kept; open a new publisher",
-                                                     writer_->newest()->number())));
+    const auto published =
+        fmt::format("version {} is published, but the next can't be compared with it; open a new publisher",
+                    writer_->newest()->number());
+    return Fail(confirmed.error().Within(published));
   }
   watch_->Abandon(changes);
   steps_ += collected->steps;

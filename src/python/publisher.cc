@@ -43,8 +43,8 @@ struct PublisherHandle {
   PublisherHandle& operator=(const PublisherHandle&) = delete;
   ~PublisherHandle() { Close(); }
   void Close() {
-    // In a forked child there are no threads that could finish an upload or be joined: what they share is left
-    // to the end of the process.
+    // In a forked child there are no threads that could finish an upload or be joined: what they share is
+    // left to the end of the process.
     if (!owner.IsThisProcess()) {
       (void)publisher.release();
       return;

@@ -33,8 +33,7 @@ bool IsScheme(std::string_view text) {
 // The folder that a URL names.
 Result<std::string> PathOf(std::string_view url) {
   const auto separator = url.find("://");
-  if (separator == std::string_view::npos || !IsScheme(url.substr(0, separator)))
-    return std::string(url);
+  if (separator == std::string_view::npos || !IsScheme(url.substr(0, separator))) return std::string(url);
   const auto scheme = url.substr(0, separator);
   if (scheme != "file")
     return Fail(Code::kUnsupported,

@@ -13,8 +13,8 @@ namespace deltawire {
 // missing; otherwise that is kNotFound. shared_ptr: catalog readers, writers and background uploads share one
 // store.
 Result<std::shared_ptr<Store>> OpenStore(std::string_view url, bool create);
-// For a reader that may start before the writer: nothing is made, and a folder that is missing is kNotFound when
-// it is read, until it is there.
+// For a reader that may start before the writer: nothing is made, and a folder that is missing is kNotFound
+// when it is read, until it is there.
 Result<std::shared_ptr<Store>> OpenStoreToRead(std::string_view url);
 
 }  // namespace deltawire

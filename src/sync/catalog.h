@@ -37,12 +37,13 @@ class Catalog {
   // Numbers of the versions whose manifests exist, ascending, possibly with gaps. Empty for an empty run.
   Result<std::vector<uint64_t>> Versions();
   // The highest of them; kNotFound for an empty run. LATEST may add a version that the listing lacks, if its
-  // manifest exists, and can do nothing else. Lists everything: for writers, who must not publish into a hole.
+  // manifest exists, and can do nothing else. Lists everything: for writers, who must not publish into a
+  // hole.
   Result<uint64_t> Newest();
   // The same in a few lookups, whatever the age of the run: for receivers, who ask again and again. Starts at
   // LATEST or at `held`, whichever is higher, and goes up while manifests exist: numbers are consecutive, and
-  // what prunes a run takes it from the bottom. Where there is no LATEST, or no manifest at the start, or more
-  // than kMaxProbes above it, it is Newest(). Answers less than Newest() only while LATEST lags behind a
+  // what prunes a run takes it from the bottom. Where there is no LATEST, or no manifest at the start, or
+  // more than kMaxProbes above it, it is Newest(). Answers less than Newest() only while LATEST lags behind a
   // version that somebody took out of the middle; never less than a `held` that exists.
   Result<uint64_t> NewestFrom(std::optional<uint64_t> held);
   static constexpr int kMaxProbes = 16;

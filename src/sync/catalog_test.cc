@@ -119,9 +119,9 @@ TEST_F(CatalogReaderTest, TheNewestIsFoundFromAnyHintAndAnyVersionHeld) {
   for (const char* latest : {"", "\n", "40\n", "39\n", "2", "0", "41", "99\n", "-1", "4 4",
                              "18446744073709551615", "18446744073709551616", "../../etc/passwd"}) {
     Overwrite("LATEST", latest);
-    for (const std::optional<uint64_t> held : {std::optional<uint64_t>(), std::optional<uint64_t>(0),
-                                               std::optional<uint64_t>(39), std::optional<uint64_t>(40),
-                                               std::optional<uint64_t>(41), std::optional(UINT64_MAX)})
+    for (const std::optional<uint64_t> held :
+         {std::optional<uint64_t>(), std::optional<uint64_t>(0), std::optional<uint64_t>(39),
+          std::optional<uint64_t>(40), std::optional<uint64_t>(41), std::optional(UINT64_MAX)})
       EXPECT_EQ(Must(Reader().NewestFrom(held)), 40u) << latest << ", held " << held.value_or(1000);
   }
   // Pruned from the bottom, and a hole in the middle: with the hint that the writer left, neither matters.

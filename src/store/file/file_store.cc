@@ -182,10 +182,6 @@ Status Walk(const std::string& root, const std::string& folder, const Visit& vis
   return {};
 }
 
-}  // namespace
-
-namespace {
-
 Result<std::string> AbsolutePath(const std::string& root) {
   if (root.empty()) return Fail(Code::kInvalidArgument, "the path of a file store is empty");
   std::error_code error;
