@@ -69,7 +69,7 @@ struct PublishOptions {
   std::string run;      // the run's identity; empty: a random one
   bool resume = false;  // go on with the run that is there
   std::string base;     // checkpoint that engines have already; empty: version 0 is written whole
-  std::vector<std::string> codings = {"step"};  // "class", "step", "absolute"
+  std::vector<std::string> codings = {"step"};  // "class", "step", "absolute", "open"
   uint64_t anchor_every = 0;  // a full checkpoint beside every Nth version; 0: only where needed
   int threads = 0;            // 0: one per hardware thread
 };

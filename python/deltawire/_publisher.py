@@ -59,11 +59,11 @@ class Publisher:
     ``dtype``: what engines are served; default BF16 for FP32 parameters, everything else as stored. A torch
     dtype or a name for all floating parameters, or a dict from whole-name patterns to dtypes (None: as
     stored; ``Fp8(...)``: quantised on the trainer); the first that matches decides. With ``base``, its dtypes
-    are served, FP8 too. ``codings``: "class", "step", "absolute"; one part for each. ``run``: identity of
-    the run, random by default. ``resume``: go on with the run that is there; given what ``state_dict()``
-    returned, only if the weights are the ones of then. ``anchor_every``: a full checkpoint beside every Nth
-    version. ``single_writer``: you vouch that nobody else writes (for stores that can't tell). ``threads``: 0
-    for one a core.
+    are served, FP8 too. ``codings``: "class", "step", "absolute", "open"; one part for each. ``run``:
+    identity of the run, random by default. ``resume``: go on with the run that is there; given what
+    ``state_dict()`` returned, only if the weights are the ones of then. ``anchor_every``: a full checkpoint
+    beside every Nth version. ``single_writer``: you vouch that nobody else writes (for stores that can't
+    tell). ``threads``: 0 for one a core.
 
     Opening publishes version 0, or on resume the version that goes on. Threads: calls are serialised by a
     lock; while an observed optimizer steps in another thread they are refused; and nobody may write weights

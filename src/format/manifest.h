@@ -29,7 +29,7 @@ struct ObjectRef {
 struct ManifestPart {
   ObjectRef object;
   std::string
-      coding;  // "class", "step", "absolute", "dense"; readers pass over parts whose coding they don't know
+      coding;  // "class", "step", "absolute", "open"; readers pass over parts whose coding they don't know
   HashedRange table;  // of deltawire.table's data in the object
 
   friend bool operator==(const ManifestPart&, const ManifestPart&) = default;
