@@ -114,6 +114,9 @@ class Follower:
         live = subscriber.version
         than = None if live is None else live.number
         newest = self._core.newer_version(than, _WAIT_MS, self._poll_ms, self._cancel)
+        if newest is None and live is None and not self._stopped.is_set():
+            # A trainer that is late, or a mistyped place: nobody else would say so.
+            _LOG.warning("following: %s has no version yet; waiting", subscriber.url)
         if newest is None or self._stopped.is_set():
             return
         with subscriber._calls.lock:

@@ -43,6 +43,7 @@ class Subscriber:
         threads: int = 0,
         _backend: str = "auto",
     ) -> None:
+        self._url = os.fspath(url)
         self._calls = Calls("subscriber", self._before_call)
         self._follower: Follower | None = None
         self._module: torch.nn.Module | None = None
@@ -64,7 +65,7 @@ class Subscriber:
             targets = [(name, views.of(name, tensor)) for name, tensor in named]
             threads = views.threads(threads, (tensor for _, tensor in named))
         self._core = _core.Subscriber(
-            os.fspath(url),
+            self._url,
             targets,
             folder=folder,
             run=run,
@@ -132,6 +133,11 @@ class Subscriber:
             return self._follower
 
     # State
+
+    @property
+    def url(self) -> str:
+        """As it was given."""
+        return self._url
 
     @property
     def version(self) -> Version | None:

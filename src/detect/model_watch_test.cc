@@ -149,6 +149,44 @@ TEST_F(Model, ADetectorThatWasWrongIsNotBelievedAgain) {
   EXPECT_EQ(watch_->Demotions().size(), 1u);
 }
 
+// A device whose memory is used up.
+class FullMemory final : public Memory {
+ public:
+  explicit FullMemory(uint64_t bytes) : inner_(AllocateHost(bytes)) {}
+  DeviceKind device() const override { return inner_->device(); }
+  uint64_t size_bytes() const override { return inner_->size_bytes(); }
+  void* handle() const override { return inner_->handle(); }
+  Result<std::shared_ptr<Memory>> AllocateLike(uint64_t bytes) const override {
+    return Fail(Code::kNoSpace, "{} bytes", bytes);
+  }
+
+ private:
+  std::shared_ptr<Memory> inner_;
+};
+
+TEST_F(Model, WithoutMemoryForASnapshotADemotedTensorGoesByTheFence) {
+  views_[3] = TensorView::RowMajor(std::make_shared<FullMemory>(kElements * 4), 0, Dtype::kF32, {kElements});
+  std::fill_n(&At(3, 0), kElements, 1.0f);
+  std::vector<WatchSpec> specs;
+  for (const int i : {2, 2, 2, 3}) {
+    specs.push_back({{fmt::format("t{}", i), views_[i], Dtype::kBf16, *GridBlocks({kElements}, {0, 4})},
+                     i == 3 ? Method::kInversion : Method::kFence,
+                     "",
+                     0});
+  }
+  auto made = ModelWatch::Create(device::HostBackends(), Parallel(2), std::move(specs));
+  ASSERT_TRUE(made) << made.error().message();
+  watch_ = *std::move(made);
+  for (uint64_t counter = 1; counter <= 3; ++counter) {
+    StepWrongly(counter);
+    EXPECT_EQ(Collect()[3], kElements / 2);
+    ASSERT_EQ(watch_->Demotions().size(), 1u);
+    EXPECT_EQ(watch_->Demotions()[0].method, Method::kFence);
+    EXPECT_NE(watch_->Demotions()[0].reason.find("no memory for a snapshot"), std::string::npos);
+  }
+  EXPECT_EQ(Collect()[3], 0u);
+}
+
 TEST_F(Model, WhatADemotedTensorSentInVainIsSentAgain) {
   StepWrongly(1);
   EXPECT_EQ(Collect(false)[3], kElements / 2);

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -109,6 +111,28 @@ def test_an_engine_may_start_before_its_trainer(url: str) -> None:
     with dw.Publisher(model, None, url):
         subscriber.update()
     assert torch.equal(engine.w, model.w.to(torch.bfloat16))
+
+
+def test_following_a_place_without_a_run_says_so(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("deltawire._follower._WAIT_MS", 20)
+    engine = Bag({"w": torch.zeros(20, 10, dtype=torch.bfloat16)})
+    told, taken = threading.Event(), threading.Event()
+
+    class Told(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if f"{url} has no version yet; waiting" in record.getMessage():
+                told.set()
+
+    handler = Told()
+    logging.getLogger("deltawire").addHandler(handler)
+    try:
+        subscriber = dw.Subscriber(url, engine)
+        with subscriber.follow(poll_seconds=0.01, on_commit=lambda version: taken.set()):
+            assert told.wait(30) and not Path(url).exists()
+            with dw.Publisher(Bag({"w": torch.randn(20, 10)}), None, url):
+                assert taken.wait(30)
+    finally:
+        logging.getLogger("deltawire").removeHandler(handler)
 
 
 def test_without_torch(tmp_path: Path) -> None:
