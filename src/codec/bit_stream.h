@@ -2,8 +2,11 @@
 // with zero bits to a whole byte.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
+#include <memory>
+#include <utility>
 
 #include "base/bytes.h"
 #include "kernels/symbol_groups.h"
@@ -48,15 +51,15 @@ class BitWriter {
 
   // Room for at most that many bits. One batch at a time; Commit ends it.
   Batch Begin(uint64_t most_bits) {
-    buffer_.resize(size_ + most_bits / 8 + 16);
+    Reserve(size_ + most_bits / 8 + 16);
     Batch batch;
-    batch.out_ = buffer_.data() + size_;
+    batch.out_ = buffer_.get() + size_;
     batch.pending_ = pending_;
     batch.used_ = used_;
     return batch;
   }
   void Commit(const Batch& batch) {
-    size_ = static_cast<size_t>(batch.out_ - buffer_.data());
+    size_ = static_cast<uint64_t>(batch.out_ - buffer_.get());
     pending_ = batch.pending_;
     used_ = batch.used_;
   }
@@ -71,13 +74,24 @@ class BitWriter {
   uint64_t bit_count() const { return 8 * uint64_t{size_} + used_; }
   // Appends the padded stream to out.
   void AppendTo(Bytes& out) const {
-    out.insert(out.end(), buffer_.begin(), buffer_.begin() + static_cast<ptrdiff_t>(size_));
+    if (size_ > 0) out.insert(out.end(), buffer_.get(), buffer_.get() + size_);
     if (used_ > 0) out.push_back(static_cast<uint8_t>(pending_));
   }
 
  private:
-  Bytes buffer_;
-  size_t size_ = 0;
+  void Reserve(uint64_t bytes) {
+    if (bytes <= capacity_) return;
+    const uint64_t capacity = std::max(bytes, 2 * size_);
+    auto buffer = std::make_unique_for_overwrite<uint8_t[]>(capacity);
+    if (size_ > 0) std::memcpy(buffer.get(), buffer_.get(), size_);
+    buffer_ = std::move(buffer);
+    capacity_ = capacity;
+  }
+
+  // Not a vector: room is for the worst case, and clearing it would cost as much as writing.
+  std::unique_ptr<uint8_t[]> buffer_;
+  uint64_t capacity_ = 0;
+  uint64_t size_ = 0;
   uint64_t pending_ = 0;
   unsigned used_ = 0;
 };

@@ -272,21 +272,21 @@ struct Encoder::State {
   }
 
   // kInternal unless the stream gives the block back, down to the new bits.
-  Status Check(const BlockChanges& block, const Decoded& listing, const Pieces& pieces,
-               ByteSpan stream) const {
+  Status Check(const BlockChanges& block, const Pieces& pieces, ByteSpan stream) const {
     const auto back =
         decoder->Decode(coding, block.elements, block.width, pieces.changed, pieces.uncertain, stream);
     if (!back) return Fail(Code::kInternal, "own stream does not decode: {}", back.error().message());
     bool same;
     if (back->ranked) {
+      const Decoded listing = ListUncertain(block);
       same = HashOf(back->classes.ranks) == pieces.ranks_hash &&
              Xxh3_64(back->classes.steps) == pieces.steps_hash && back->uncertain == listing.uncertain &&
              back->uncertain_residue == listing.uncertain_residue &&
              back->uncertain_bits == listing.uncertain_bits;
     } else {
-      same = SameLists(*back, listing);
+      same = SameLists(*back, List(coding, block));
     }
-    if (same && listing.steps && !back->ranked) {
+    if (same && back->steps && !back->ranked) {
       Bytes new_bits(block.new_bits.size());
       Bytes new_uncertain(block.uncertain_new.size());
       // The true base of an uncertain element is unknown here: its residue was derived for both candidates.
@@ -452,9 +452,9 @@ Status Encoder::Encode(const BlockChanges& block, const PreparedBlock& prepared,
     out.resize(start);
     return Fail(Code::kInternal, "the tables lack a symbol of this block: it was not surveyed");
   }
-  const Decoded listing = List(state.coding, block);
   bool coded = form.has_value();
-  if (!coded || out.size() - start > LeastPlainSize(pieces, listing.steps)) {
+  if (!coded || out.size() - start > LeastPlainSize(pieces, state.coding != Coding::kAbsolute)) {
+    const Decoded listing = List(state.coding, block);
     const PlainChoice plain = BestPlain(listing, block.elements);
     if (!coded || plain.size < out.size() - start) {
       out.resize(start);
@@ -465,7 +465,7 @@ Status Encoder::Encode(const BlockChanges& block, const PreparedBlock& prepared,
   if (coded && state.coding == Coding::kClass && pieces.changed > 0) {
     populations.assign(pieces.populations.begin(), pieces.populations.begin() + pieces.classes);
   }
-  Status checked = state.Check(block, listing, pieces, ByteSpan(out).subspan(start));
+  Status checked = state.Check(block, pieces, ByteSpan(out).subspan(start));
   if (!checked) out.resize(start);
   return checked;
 }

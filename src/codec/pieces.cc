@@ -1,6 +1,7 @@
 #include "codec/pieces.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "base/hash.h"
 #include "codec/class_statistics.h"
@@ -58,12 +59,13 @@ void SplitByClass(const kernels::ClassTable& walk, const kernels::ClassCuts& cut
   out.classes = cuts.classes;
   if (count > 0) {
     CountClasses(block, cuts, out.counts);
-    std::vector<uint32_t> sorted(count);
-    Bytes steps(count * width);
+    const auto sorted = std::make_unique_for_overwrite<uint32_t[]>(count);
+    const auto step_bytes = std::make_unique_for_overwrite<uint8_t[]>(count * width);
+    const ByteSpan steps(step_bytes.get(), count * width);
     std::array<kernels::RankList, kernels::kMaxClasses> lists{};
     size_t begin = 0;
     for (uint32_t c = 0; c < cuts.classes; ++c) {
-      lists[c] = {sorted.data() + begin, steps.data() + begin * width, 0, 0};
+      lists[c] = {sorted.get() + begin, step_bytes.get() + begin * width, 0, 0};
       begin += out.counts[c];
     }
     size_t done = 0;
@@ -77,14 +79,14 @@ void SplitByClass(const kernels::ClassTable& walk, const kernels::ClassCuts& cut
       done += listed;
     });
     for (uint32_t c = 0; c < cuts.classes; ++c) out.populations[c] = lists[c].seen;
-    out.ranks_hash = HashOf(sorted);
+    out.ranks_hash = HashOf({sorted.get(), count});
     out.steps_hash = Xxh3_64(steps);
     out.symbols.resize(count);
     size_t at = 0;
     for (uint32_t c = 0; c < cuts.classes; ++c) {
       const uint32_t listed = out.counts[c];
-      SplitSteps(std::span(sorted).subspan(at, listed), ByteSpan(steps).subspan(at * width, listed * width),
-                 width, std::span(out.symbols).subspan(at, listed), out.escapes, out.bits);
+      SplitSteps({sorted.get() + at, listed}, steps.subspan(at * width, listed * width), width,
+                 std::span(out.symbols).subspan(at, listed), out.escapes, out.bits);
       at += listed;
     }
   }

@@ -1,5 +1,6 @@
 #include "codec/rans.h"
 
+#include <memory>
 #include <utility>
 
 namespace deltawire::codec {
@@ -110,8 +111,8 @@ bool RansEncode(std::span<const RansSegment> segments, unsigned lanes, Bytes& ou
   size_t symbol_count = 0;
   for (const RansSegment& segment : segments) symbol_count += segment.symbols.size();
   // A symbol gives up one word at most; one more for the store that is not kept.
-  std::vector<uint16_t> buffer(symbol_count + 1);
-  uint16_t* const end = buffer.data() + buffer.size();
+  const auto buffer = std::make_unique_for_overwrite<uint16_t[]>(symbol_count + 1);
+  uint16_t* const end = buffer.get() + symbol_count + 1;
   uint16_t* words = end;
   std::array<uint32_t, kMaxLanes> states;
   states.fill(kRansLower);

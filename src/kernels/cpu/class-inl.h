@@ -1,6 +1,6 @@
-// Ranks within classes and back, in batches of 2048 elements: bit masks of the elements of each class, prefix
-// sums over their words, and then a few instructions a listed element. Class by class inside a batch, and in
-// fixed numbers of elements, so that no branch depends on a single element.
+// Ranks within classes and back, in batches of 2048 elements: the bits of the elements' classes, a bit mask
+// of each class in use, prefix sums over its words, and then a few instructions a listed element in one loop
+// for all classes, so that no branch depends on a single element.
 #if defined(DELTAWIRE_KERNELS_CPU_CLASS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
 #undef DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
@@ -32,18 +32,15 @@ struct ClassWords {
   HWY_ALIGN uint16_t through[kWords];
 };
 
-struct ClassBatch {
-  // Elements of class c or a higher one; row 0: all elements; rows from the number of classes on: none. What
-  // class c has is in row c and not in row c + 1.
-  HWY_ALIGN uint64_t reach[kMaxClasses + 1][kWords];
-  // How many elements each row has.
-  HWY_ALIGN uint32_t reached[kMaxClasses + 16];
+constexpr uint32_t kPlanes = 4;
 
-  explicit ClassBatch(uint32_t classes) {
-    std::memset(reach[0], 0xFF, sizeof(reach[0]));
-    std::memset(reach[classes], 0, (kMaxClasses + 1 - classes) * sizeof(reach[0]));
-    std::memset(reached, 0, sizeof(reached));
-  }
+// The classes of a batch's elements, bit by bit, and how many elements each class has.
+struct ClassBatch {
+  HWY_ALIGN uint64_t plane[kPlanes][kWords] = {};  // bit 0 of the classes, bit 1, ...
+  HWY_ALIGN uint64_t there[kWords];                // all elements
+  HWY_ALIGN uint32_t total[kMaxClasses] = {};
+
+  ClassBatch() { std::memset(there, 0xFF, sizeof(there)); }
 };
 
 #if DELTAWIRE_HAVE_VBMI2
@@ -86,13 +83,21 @@ HWY_INLINE __m512i KeysOf(const uint8_t* p) {
   }
 }
 
-// Rows 1 ... kClasses - 1.
-template <typename T, uint32_t kClasses>
-HWY_INLINE void FillMasks(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
-  // Compared as "above the cut less one", because nothing is above 255: that is a row without elements.
-  __m512i below[kClasses];
-  for (uint32_t c = 1; c < kClasses; ++c) {
-    below[c] = _mm512_set1_epi8(static_cast<char>(c < cuts.classes ? cuts.cut[c - 1] - 1 : 255));
+// kHigh: keys above 127 are not all of one class.
+template <typename T, uint32_t kUsed, bool kHigh>
+HWY_INLINE void FillPlanes(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
+  // The class of each key, in the highest bits of a byte.
+  __m512i class_of[kHigh ? 4 : 2];
+  for (int part = 0; part < (kHigh ? 4 : 2); ++part) {
+    const __m512i keys =
+        _mm512_add_epi8(_mm512_load_si512(kIota.at), _mm512_set1_epi8(static_cast<char>(64 * part)));
+    class_of[part] = _mm512_setzero_si512();
+    for (uint32_t c = 1; c < cuts.classes; ++c) {
+      const __m512i cut = _mm512_set1_epi8(static_cast<char>(cuts.cut[c - 1]));
+      const __mmask64 reached = _mm512_cmpge_epu8_mask(keys, cut);
+      class_of[part] = _mm512_mask_add_epi8(class_of[part], reached, class_of[part],
+                                            _mm512_set1_epi8(static_cast<char>(1 << (8 - kUsed))));
+    }
   }
   for (uint32_t w = 0; w < words; ++w) {
     const uint8_t* at = p + uint64_t{w} * kWord * sizeof(T);
@@ -104,56 +109,97 @@ HWY_INLINE void FillMasks(const uint8_t* p, uint32_t words, const ClassCuts& cut
       __builtin_prefetch(reinterpret_cast<const void*>(ahead + kWord * line), 0, 2);
     }
     const __m512i keys = KeysOf<T>(at);
-    for (uint32_t c = 1; c < kClasses; ++c) {
-      batch.reach[c][w] = _mm512_cmpgt_epu8_mask(keys, below[c]);
+    __m512i classes;
+    if constexpr (kHigh) {
+      classes = _mm512_mask_mov_epi8(_mm512_permutex2var_epi8(class_of[0], keys, class_of[1]),
+                                     _mm512_movepi8_mask(keys),
+                                     _mm512_permutex2var_epi8(class_of[2], keys, class_of[3]));
+    } else {
+      const __m512i low = _mm512_min_epu8(keys, _mm512_set1_epi8(127));
+      classes = _mm512_permutex2var_epi8(class_of[0], low, class_of[1]);
+    }
+    for (uint32_t bit = kUsed; bit-- > 0;) {
+      batch.plane[bit][w] = _mm512_movepi8_mask(classes);
+      classes = _mm512_add_epi8(classes, classes);
     }
   }
 }
 
-template <typename T>
-HWY_INLINE void MakeMasks(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
-  if (cuts.classes <= 4) return FillMasks<T, 4>(p, words, cuts, batch);
-  if (cuts.classes <= 8) return FillMasks<T, 8>(p, words, cuts, batch);
-  if (cuts.classes <= 12) return FillMasks<T, 12>(p, words, cuts, batch);
-  return FillMasks<T, kMaxClasses>(p, words, cuts, batch);
+template <typename T, uint32_t kUsed>
+HWY_INLINE void FillUsedPlanes(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
+  const bool high = cuts.classes > 1 && cuts.cut[cuts.classes - 2] > 127;
+  return high ? FillPlanes<T, kUsed, true>(p, words, cuts, batch)
+              : FillPlanes<T, kUsed, false>(p, words, cuts, batch);
 }
 
-// reached[row ... row + 7].
-HWY_INLINE void CountRows(uint32_t row, ClassBatch& batch) {
-  const auto sum = [&](uint32_t r) {
-    const uint64_t* mask = batch.reach[row + r];
-    const __m512i a = _mm512_add_epi64(_mm512_popcnt_epi64(_mm512_load_si512(mask)),
-                                       _mm512_popcnt_epi64(_mm512_load_si512(mask + 8)));
-    const __m512i b = _mm512_add_epi64(_mm512_popcnt_epi64(_mm512_load_si512(mask + 16)),
-                                       _mm512_popcnt_epi64(_mm512_load_si512(mask + 24)));
-    return _mm512_add_epi64(a, b);
+template <typename T>
+HWY_INLINE void MakePlanes(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
+  if (cuts.classes <= 4) return FillUsedPlanes<T, 2>(p, words, cuts, batch);
+  if (cuts.classes <= 8) return FillUsedPlanes<T, 3>(p, words, cuts, batch);
+  return FillUsedPlanes<T, 4>(p, words, cuts, batch);
+}
+
+// How many elements have all bits of kBits in their class, in eight lanes.
+template <uint32_t kBits>
+HWY_INLINE __m512i CountOf(const ClassBatch& batch) {
+  __m512i sum = _mm512_setzero_si512();
+  for (uint32_t w = 0; w < kWords; w += 8) {
+    __m512i all = _mm512_set1_epi64(-1);
+    for (uint32_t bit = 0; bit < kPlanes; ++bit) {
+      if ((kBits >> bit & 1) != 0) all = _mm512_and_si512(all, _mm512_load_si512(batch.plane[bit] + w));
+    }
+    sum = _mm512_add_epi64(sum, _mm512_popcnt_epi64(all));
+  }
+  return sum;
+}
+
+// CountOf<kBits ... kBits + 7> in the lower half. Eight sums of eight lanes at once: two a vector, then four,
+// then eight. Where kBits is 0, lane 0 is not used.
+template <uint32_t kBits>
+HWY_INLINE __m512i CountEight(const ClassBatch& batch) {
+  const auto two = [](__m512i a, __m512i b) { return _mm512_or_si512(a, _mm512_slli_epi64(b, 32)); };
+  const auto four = [](__m512i a, __m512i b) {
+    return _mm512_add_epi32(_mm512_unpacklo_epi64(a, b), _mm512_unpackhi_epi64(a, b));
   };
-  // Eight sums of eight lanes at once: two rows a vector, then four, then eight.
-  const auto two = [&](uint32_t r) { return _mm512_or_si512(sum(r), _mm512_slli_epi64(sum(r + 1), 32)); };
-  const auto four = [&](uint32_t r) {
-    const __m512i low = two(r);
-    const __m512i high = two(r + 2);
-    return _mm512_add_epi32(_mm512_unpacklo_epi64(low, high), _mm512_unpackhi_epi64(low, high));
-  };
-  const __m512i low = four(0);
-  const __m512i high = four(4);
+  const __m512i zero = _mm512_setzero_si512();
+  const __m512i low = four(two(kBits == 0 ? zero : CountOf<kBits>(batch), CountOf<kBits + 1>(batch)),
+                           two(CountOf<kBits + 2>(batch), CountOf<kBits + 3>(batch)));
+  const __m512i high = four(two(CountOf<kBits + 4>(batch), CountOf<kBits + 5>(batch)),
+                            two(CountOf<kBits + 6>(batch), CountOf<kBits + 7>(batch)));
   const __m512i half =
       _mm512_add_epi32(_mm512_shuffle_i64x2(low, high, 0x44), _mm512_shuffle_i64x2(low, high, 0xEE));
   const __m512i all = _mm512_add_epi32(half, _mm512_shuffle_i64x2(half, half, 0xB1));
-  uint32_t* out = batch.reached + row;
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out), _mm512_castsi512_si128(all));
-  _mm_storeu_si128(reinterpret_cast<__m128i*>(out + 4), _mm512_extracti32x4_epi32(all, 2));
+  return _mm512_shuffle_i64x2(all, all, 0x08);
 }
 
-HWY_INLINE void CountReached(uint32_t classes, ClassBatch& batch) {
-  CountRows(1, batch);
-  if (classes > 8) CountRows(9, batch);
+HWY_INLINE void CountClasses(uint32_t classes, uint32_t count, ClassBatch& batch) {
+  __m512i sums = _mm512_maskz_mov_epi32(0xFF, CountEight<0>(batch));
+  if (classes > 8) sums = _mm512_inserti64x4(sums, _mm512_castsi512_si256(CountEight<8>(batch)), 1);
+  sums = _mm512_mask_mov_epi32(sums, 1, _mm512_set1_epi32(static_cast<int>(count)));
+  // From "at least these bits" to "these bits", a bit at a time.
+  const __m512i lanes = _mm512_set_epi32(15, 14, 13, 12, 11, 10, 9, 8, 7, 6, 5, 4, 3, 2, 1, 0);
+  const auto subtract = [&](int bit, __mmask16 without) {
+    const __m512i with = _mm512_or_si512(lanes, _mm512_set1_epi32(bit));
+    sums = _mm512_mask_sub_epi32(sums, without, sums, _mm512_permutexvar_epi32(with, sums));
+  };
+  subtract(1, 0x5555);
+  subtract(2, 0x3333);
+  subtract(4, 0x0F0F);
+  subtract(8, 0x00FF);
+  _mm512_store_si512(batch.total, sums);
 }
 
 HWY_INLINE void SumWords(const ClassBatch& batch, uint32_t c, ClassWords& out) {
+  __m512i other[kPlanes];  // all ones where the class lacks the bit
+  for (uint32_t bit = 0; bit < kPlanes; ++bit) {
+    other[bit] = _mm512_set1_epi64(static_cast<int64_t>(c >> bit & 1) - 1);
+  }
   const auto counts_of = [&](uint32_t w) {
-    const __m512i mask = _mm512_andnot_si512(_mm512_load_si512(batch.reach[c + 1] + w),
-                                             _mm512_load_si512(batch.reach[c] + w));
+    __m512i mask = _mm512_load_si512(batch.there + w);
+    for (uint32_t bit = 0; bit < kPlanes; ++bit) {
+      // mask & (plane ^ other)
+      mask = _mm512_ternarylogic_epi64(mask, _mm512_load_si512(batch.plane[bit] + w), other[bit], 0x60);
+    }
     _mm512_store_si512(out.mask + w, mask);
     return _mm512_cvtepi64_epi16(_mm512_popcnt_epi64(mask));
   };
@@ -177,9 +223,7 @@ HWY_INLINE void SumWords(const ClassBatch& batch, uint32_t c, ClassWords& out) {
 
 // seen += the batch's elements of each class; a bit for each class whose next listed rank is then behind it.
 HWY_INLINE uint32_t Advance(const ClassBatch& batch, const uint32_t* next, uint32_t* seen) {
-  const __m512i total =
-      _mm512_sub_epi32(_mm512_load_si512(batch.reached), _mm512_loadu_si512(batch.reached + 1));
-  const __m512i end = _mm512_add_epi32(_mm512_load_si512(seen), total);
+  const __m512i end = _mm512_add_epi32(_mm512_load_si512(seen), _mm512_load_si512(batch.total));
   _mm512_store_si512(seen, end);
   return _mm512_cmplt_epu32_mask(_mm512_load_si512(next), end);
 }
@@ -271,7 +315,7 @@ HWY_INLINE uint32_t Emit(uint64_t listed, uint32_t first, const T* steps, const 
 #else
 
 template <typename T>
-HWY_INLINE void MakeMasks(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
+HWY_INLINE void MakePlanes(const uint8_t* p, uint32_t words, const ClassCuts& cuts, ClassBatch& batch) {
   const hn::CappedTag<uint8_t, kWord> d;
   for (uint32_t w = 0; w < words; ++w) {
     const uint8_t* at = p + uint64_t{w} * kWord * sizeof(T);
@@ -279,34 +323,49 @@ HWY_INLINE void MakeMasks(const uint8_t* p, uint32_t words, const ClassCuts& cut
     for (uint32_t i = 0; i < kWord; ++i) {
       keys[i] = static_cast<uint8_t>(uint64_t{LoadAs<T>(at + i * sizeof(T))} << 1 >> (8 * sizeof(T) - 8));
     }
+    uint64_t planes[kPlanes] = {};
     for (uint32_t c = 1; c < cuts.classes; ++c) {
       const auto cut = hn::Set(d, cuts.cut[c - 1]);
-      uint64_t next = 0;
+      uint64_t reached = 0;
       for (uint32_t i = 0; i < kWord; i += hn::Lanes(d)) {
         uint8_t bits[8] = {};
         // No comparison of unsigned bytes everywhere: the larger of the two is the key where it reaches the
         // cut.
         const auto key = hn::Load(d, keys + i);
         hn::StoreMaskBits(d, hn::Eq(hn::Max(key, cut), key), bits);
-        next |= LoadAs<uint64_t>(bits) << i;
+        reached |= LoadAs<uint64_t>(bits) << i;
       }
-      batch.reach[c][w] = next;
+      // From class c - 1 to c, which flips the bits in which the two differ.
+      for (uint32_t bit = 0; bit < kPlanes; ++bit) {
+        if (((c ^ (c - 1)) >> bit & 1) != 0) planes[bit] ^= reached;
+      }
     }
+    for (uint32_t bit = 0; bit < kPlanes; ++bit) batch.plane[bit][w] = planes[bit];
   }
 }
 
-HWY_INLINE void CountReached(uint32_t classes, ClassBatch& batch) {
+HWY_INLINE uint64_t ClassMask(const ClassBatch& batch, uint32_t c, uint32_t w) {
+  uint64_t mask = batch.there[w];
+  for (uint32_t bit = 0; bit < kPlanes; ++bit) {
+    mask &= (c >> bit & 1) != 0 ? batch.plane[bit][w] : ~batch.plane[bit][w];
+  }
+  return mask;
+}
+
+HWY_INLINE void CountClasses(uint32_t classes, uint32_t count, ClassBatch& batch) {
+  batch.total[0] = count;
   for (uint32_t c = 1; c < classes; ++c) {
     uint32_t sum = 0;
-    for (uint32_t w = 0; w < kWords; ++w) sum += static_cast<uint32_t>(std::popcount(batch.reach[c][w]));
-    batch.reached[c] = sum;
+    for (uint32_t w = 0; w < kWords; ++w) sum += static_cast<uint32_t>(std::popcount(ClassMask(batch, c, w)));
+    batch.total[c] = sum;
+    batch.total[0] -= sum;
   }
 }
 
 HWY_INLINE void SumWords(const ClassBatch& batch, uint32_t c, ClassWords& out) {
   uint32_t sum = 0;
   for (uint32_t w = 0; w < kWords; ++w) {
-    out.mask[w] = batch.reach[c][w] & ~batch.reach[c + 1][w];
+    out.mask[w] = ClassMask(batch, c, w);
     out.before[w] = static_cast<uint16_t>(sum);
     sum += static_cast<uint32_t>(std::popcount(out.mask[w]));
     out.through[w] = static_cast<uint16_t>(sum);
@@ -316,7 +375,7 @@ HWY_INLINE void SumWords(const ClassBatch& batch, uint32_t c, ClassWords& out) {
 HWY_INLINE uint32_t Advance(const ClassBatch& batch, const uint32_t* next, uint32_t* seen) {
   uint32_t active = 0;
   for (uint32_t c = 0; c < kMaxClasses; ++c) {
-    seen[c] += batch.reached[c] - batch.reached[c + 1];
+    seen[c] += batch.total[c];
     active |= uint32_t{next[c] < seen[c]} << c;
   }
   return active;
@@ -365,35 +424,33 @@ struct Tail {
   uint8_t bits[kWord * sizeof(T)];
 };
 
-// Rows and their counts for count <= kChunk elements; beyond them every row is empty.
+// Planes and totals for count <= kChunk elements.
 template <typename T>
 HWY_INLINE void FillBatch(const uint8_t* p, uint32_t count, const ClassCuts& cuts, ClassBatch& batch,
                           Tail<T>& tail) {
-  MakeMasks<T>(p, count / kWord, cuts, batch);
+  MakePlanes<T>(p, count / kWord, cuts, batch);
   if (count < kChunk) {
     uint32_t w = count / kWord;
     if (count % kWord != 0) {
       std::memset(tail.bits, 0, sizeof(tail.bits));
       std::memcpy(tail.bits, p + uint64_t{w} * sizeof(tail.bits), count % kWord * sizeof(T));
-      ClassBatch last(cuts.classes);
-      MakeMasks<T>(tail.bits, 1, cuts, last);
-      // Where there is no element the key is 0, which reaches row 0 only.
-      for (uint32_t c = 1; c < cuts.classes; ++c) batch.reach[c][w] = last.reach[c][0];
-      batch.reach[0][w] = (uint64_t{1} << count % kWord) - 1;
+      ClassBatch last;
+      MakePlanes<T>(tail.bits, 1, cuts, last);
+      // Where there is no element the key is 0, which is class 0: no bit.
+      for (uint32_t bit = 0; bit < kPlanes; ++bit) batch.plane[bit][w] = last.plane[bit][0];
+      batch.there[w] = (uint64_t{1} << count % kWord) - 1;
       ++w;
     }
-    for (uint32_t c = 0; c < cuts.classes; ++c) {
-      std::memset(batch.reach[c] + w, 0, (kWords - w) * sizeof(uint64_t));
-    }
+    std::memset(batch.there + w, 0, (kWords - w) * sizeof(uint64_t));
+    for (uint64_t* plane : batch.plane) std::memset(plane + w, 0, (kWords - w) * sizeof(uint64_t));
   }
-  batch.reached[0] = count;
-  CountReached(cuts.classes, batch);
+  CountClasses(cuts.classes, count, batch);
 }
 
 template <typename T>
 void RankWidth(const uint8_t* p, uint32_t n, uint32_t first, const ClassCuts& cuts, const uint32_t* pos,
                const void* old_bits, const void* steps, uint32_t k, RankList* lists) {
-  ClassBatch batch(cuts.classes);
+  ClassBatch batch;
   ClassWords words[kMaxClasses];
   Tail<T> tail;
   uint8_t class_of[256];
@@ -430,15 +487,11 @@ void RankWidth(const uint8_t* p, uint32_t n, uint32_t first, const ClassCuts& cu
       used |= 1u << was;
       if (was == is) continue;
       // The element goes back to the class that it has in the base.
-      const uint64_t bit = uint64_t{1} << at % kWord;
-      for (uint32_t row = is + 1; row <= was; ++row) {
-        batch.reach[row][at / kWord] |= bit;
-        ++batch.reached[row];
+      for (uint32_t bit = 0; bit < kPlanes; ++bit) {
+        batch.plane[bit][at / kWord] ^= uint64_t{(was ^ is) >> bit & 1} << at % kWord;
       }
-      for (uint32_t row = was + 1; row <= is; ++row) {
-        batch.reach[row][at / kWord] &= ~bit;
-        --batch.reached[row];
-      }
+      ++batch.total[was];
+      --batch.total[is];
     }
     for (; used != 0; used &= used - 1) {
       const auto mine = static_cast<uint32_t>(std::countr_zero(used));
@@ -474,7 +527,7 @@ struct Placed {
 template <typename T>
 uint32_t PlaceWidth(const uint8_t* p, uint32_t n, uint32_t first, const ClassCuts& cuts, ClassList* lists,
                     uint32_t* pos, T* steps, T* base_bits) {
-  ClassBatch batch(cuts.classes);
+  ClassBatch batch;
   ClassWords words[kMaxClasses];
   Tail<T> tail;
   Placed<T> placed[2];
@@ -525,7 +578,7 @@ uint32_t PlaceWidth(const uint8_t* p, uint32_t n, uint32_t first, const ClassCut
       ClassList& list = lists[c];
       SumWords(batch, c, words[c]);
       entries[c] = {list.ranks, static_cast<const T*>(list.steps), list.taken - listed,
-                    seen[c] - (batch.reached[c] - batch.reached[c + 1])};
+                    seen[c] - batch.total[c]};
       uint32_t some = kAtOnce;
       while (some == kAtOnce) {
         const uint32_t left = list.count - list.taken;
