@@ -168,8 +168,7 @@ Status AddCoding(const Settings& settings, const ChangedModel& model, ByteSpan f
     uint64_t size = 0;
     const Contender encode{[&] {
       const auto update =
-          delta::EncodeUpdate(model.header(), model.inventory(), model.grid(), model.changes(),
-                              codec::Coding::kStep, format::EmbedInventory::kNo, parallel);
+          delta::EncodeUpdate(model.header(), model.inventory(), model.grid(), model.changes(), {}, parallel);
       if (update) {
         size = update->size_bytes();
       } else {
@@ -209,9 +208,8 @@ Status AddCoding(const Settings& settings, const ChangedModel& model, ByteSpan f
 Status AddDeltaFigures(const Settings& settings, Report& report) {
   const Parallel parallel(settings.threads);
   const ChangedModel model(settings.elements, parallel);
-  DELTAWIRE_ASSIGN(const auto encoded,
-                   delta::EncodeUpdate(model.header(), model.inventory(), model.grid(), model.changes(),
-                                       codec::Coding::kStep, format::EmbedInventory::kNo, parallel));
+  DELTAWIRE_ASSIGN(const auto encoded, delta::EncodeUpdate(model.header(), model.inventory(), model.grid(),
+                                                           model.changes(), {}, parallel));
   const Bytes file = encoded.Join();
   DELTAWIRE_ASSIGN(const auto update, delta::DecodeUpdate(file, model.inventory(), model.grid(), parallel));
   DELTAWIRE_TRY(AddDigestUpdate(settings, model, report));

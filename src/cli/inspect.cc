@@ -58,11 +58,11 @@ Json MapJson(const Options& options, const format::ByteMap& map, uint64_t size) 
   if (!map.table) return json;
   json["blocks"] = Json::array();
   for (const auto& block : map.table->blocks) {
-    const auto& tensor = map.inventory->tensors[block.tensor];
-    json["blocks"].push_back({{"tensor", tensor.name},
-                              {"dtype", DtypeName(tensor.dtype)},
-                              {"start", block.box.start},
-                              {"size", block.box.size},
+    Json tensors = {map.inventory->tensors[block.tensor].name};
+    for (const uint32_t tensor : block.joined) tensors.push_back(map.inventory->tensors[tensor].name);
+    json["blocks"].push_back({{"tensors", tensors},
+                              {"dtype", DtypeName(map.inventory->tensors[block.tensor].dtype)},
+                              {"elements", format::BlockElements(block, *map.inventory)},
                               {"coding", CodingText(block.coding)},
                               {"begin", map.blocks_offset + block.offset},
                               {"end", map.blocks_offset + block.offset + block.bytes},
@@ -70,15 +70,23 @@ Json MapJson(const Options& options, const format::ByteMap& map, uint64_t size) 
                               {"uncertain", block.uncertain},
                               {"bytes_per_change", RatioJson(block.bytes, block.changed + block.uncertain)},
                               {"after", block.after.Hex()}});
+    if (block.joint()) continue;
+    json["blocks"].back()["start"] = block.box.start;
+    json["blocks"].back()["size"] = block.box.size;
   }
   return json;
 }
 
 void PrintBlocks(Output& out, const format::ByteMap& map) {
   std::vector<std::vector<std::string>> rows = {
-      {"tensor", "box", "coding", "changed", "uncertain", "bytes", "a change"}};
+      {"tensors", "box", "coding", "changed", "uncertain", "bytes", "a change"}};
   for (const auto& block : map.table->blocks) {
-    rows.push_back({map.inventory->tensors[block.tensor].name, BoxText(block.box), CodingText(block.coding),
+    const std::string& first = map.inventory->tensors[block.tensor].name;
+    const std::string tensors = block.joint()
+                                    ? fmt::format("{} and {} more, to {}", first, block.joined.size(),
+                                                  map.inventory->tensors[block.joined.back()].name)
+                                    : first;
+    rows.push_back({tensors, block.joint() ? "joint" : BoxText(block.box), CodingText(block.coding),
                     CountText(block.changed), CountText(block.uncertain), CountText(block.bytes),
                     BytesPerChangeText(block.bytes, block.changed + block.uncertain)});
   }

@@ -6,7 +6,7 @@ namespace deltawire::delta {
 namespace {
 
 Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& update,
-                   const codec::Decoder& decoder, const format::InventoryTensor& tensor, DecodedBlock& out) {
+                   const codec::Decoder& decoder, uint32_t width, DecodedBlock& out) {
   DELTAWIRE_TRY(format::CheckBlock(entry, update.blocks));
   ByteSpan stream = update.blocks.subspan(entry.offset, entry.bytes);
   out.after = entry.after;
@@ -32,9 +32,9 @@ Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& 
     out.value_check = LoadLe<uint32_t>(stream.data() + coded);
     stream = stream.first(coded);
   }
-  DELTAWIRE_ASSIGN(out.changes,
-                   decoder.Decode(coding, static_cast<uint32_t>(ElementCount(entry.box)),
-                                  DtypeBytes(tensor.dtype), entry.changed, entry.uncertain, stream));
+  const BlockMember& last = out.members.back();
+  DELTAWIRE_ASSIGN(out.changes, decoder.Decode(coding, last.first + last.elements, width, entry.changed,
+                                               entry.uncertain, stream));
   return {};
 }
 
@@ -51,27 +51,16 @@ Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inven
   out.tensors = std::move(table.tensors);
   out.blocks.resize(table.blocks.size());
   for (size_t i = 0; i < table.blocks.size(); ++i) {
-    const format::BlockEntry& entry = table.blocks[i];
-    const auto block = grid.Find(entry.tensor, entry.box);
-    if (!block) {
-      return Fail(
-          Code::kUnsupported,
-          "tensor {}: block {} is not one of its inventory grid; this build applies whole grid blocks only",
-          inventory.tensors[entry.tensor].name, BoxText(entry.box));
-    }
-    out.blocks[i].tensor = entry.tensor;
-    out.blocks[i].block = *block;
+    DELTAWIRE_ASSIGN(out.blocks[i].members, MembersOf(table.blocks[i], inventory, grid));
   }
   std::vector<Status> statuses(table.blocks.size());
   parallel.For(table.blocks.size(), [&](uint64_t i) {
-    statuses[i] = DecodeBlock(table.blocks[i], update, decoder, inventory.tensors[table.blocks[i].tensor],
-                              out.blocks[i]);
+    const uint32_t width = DtypeBytes(inventory.tensors[table.blocks[i].tensor].dtype);
+    statuses[i] = DecodeBlock(table.blocks[i], update, decoder, width, out.blocks[i]);
   });
   for (size_t i = 0; i < statuses.size(); ++i) {
     if (statuses[i]) continue;
-    return Fail(statuses[i].error().Within(fmt::format("tensor {}, block {}",
-                                                       inventory.tensors[table.blocks[i].tensor].name,
-                                                       BoxText(table.blocks[i].box))));
+    return Fail(statuses[i].error().Within(MembersText(out.blocks[i].members, inventory, grid)));
   }
   return out;
 }

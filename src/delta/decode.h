@@ -8,6 +8,7 @@
 #include "base/parallel.h"
 #include "base/status.h"
 #include "codec/codec.h"
+#include "delta/block_member.h"
 #include "delta/grid_index.h"
 #include "format/update_file.h"
 #include "tensor/digest.h"
@@ -15,18 +16,18 @@
 namespace deltawire::delta {
 
 struct DecodedBlock {
-  uint32_t tensor = 0;
-  uint32_t block = 0;  // index in the tensor's grid
-  Digest after;
-  bool dense = false;
-  ByteSpan dense_bits;                  // inside the update's bytes
-  codec::Decoded changes;               // when not dense; class blocks are still to be placed in their base
+  std::vector<BlockMember> members;  // one, unless the block is a joint one
+  Digest after;                      // sum over the members
+  bool dense = false;                // of one member
+  ByteSpan dense_bits;               // inside the update's bytes
+  // When not dense, over the members one after the other; class blocks are still to be placed in their base.
+  codec::Decoded changes;
   std::optional<uint32_t> value_check;  // of the new bits (value_check.h); step and class only
 };
 
 struct DecodedUpdate {
   format::UpdateHeader header;
-  std::vector<DecodedBlock> blocks;  // ascending by (tensor, block)
+  std::vector<DecodedBlock> blocks;  // ascending by their first member's (tensor, block); none has two
   std::vector<format::TensorEntry> tensors;
 };
 

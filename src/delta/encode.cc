@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cstring>
+#include <set>
 
 #include "base/hash.h"
+#include "delta/join_blocks.h"
 #include "delta/value_check.h"
 
 namespace deltawire::delta {
@@ -21,16 +23,22 @@ codec::BlockChanges View(const BlockChange& change, uint32_t elements, uint32_t 
           .uncertain_new = change.uncertain_new};
 }
 
+// What a dense block costs beside its bits: its row in the table.
+constexpr uint64_t kRowBytes = 25;
+
 struct Item {
-  const ChangedTensor* tensor;
-  const ChangedBlock* block;
-  const Box* box;
-  uint32_t elements;
-  uint32_t width;
+  JointBlock block;
+  BlockChange joined;  // of all members, when there are several
   codec::PreparedBlock prepared;
-  Bytes bytes;
-  bool dense;
-  Status status;
+  Bytes bytes;  // what the section holds; empty for a block that came dense
+  bool dense = false;
+  Status status = {};
+
+  const ChangedMember& first() const { return block.members.front(); }
+  const BlockChange& change() const { return block.members.size() == 1 ? first().block->change : joined; }
+  codec::BlockChanges View() const { return delta::View(change(), block.elements, block.width); }
+  // The block's bytes in the section.
+  ByteSpan bits() const { return change().dense ? ByteSpan(change().dense_bits) : ByteSpan(bytes); }
 };
 
 // All bits of a box: where they stand, or read into `scratch`.
@@ -43,6 +51,19 @@ Result<ByteSpan> Bits(const ClassSource& source, uint32_t tensor, const Box& box
   scratch.resize(ElementCount(box) * width);
   DELTAWIRE_TRY(source.read(tensor, box, scratch));
   return ByteSpan(scratch);
+}
+
+// All bits of a block, member by member; what has to be read is kept in `scratch`.
+Status Bits(const ClassSource& source, const JointBlock& block, std::vector<Bytes>& scratch,
+            std::vector<ByteSpan>& out) {
+  scratch.resize(block.members.size());
+  for (size_t i = 0; i < block.members.size(); ++i) {
+    const ChangedMember& member = block.members[i];
+    DELTAWIRE_ASSIGN(const ByteSpan bits,
+                     Bits(source, member.tensor->tensor, *member.box, block.width, scratch[i]));
+    out.push_back(bits);
+  }
+  return {};
 }
 
 // About one element of 256, but at least 2048, in one piece; where in the block is different from block to
@@ -75,6 +96,96 @@ void ScatterAll(const BlockChange& change, uint32_t width, Bytes& out) {
   put(change.uncertain, change.uncertain_new);
 }
 
+// All new bits of a changed block; empty where neither the lists nor the source have them.
+Result<Bytes> DenseBits(const ClassSource& source, const ChangedMember& member, uint32_t width) {
+  const BlockChange& change = member.block->change;
+  Bytes bits(uint64_t{member.elements} * width);
+  if (change.changed.size() + change.uncertain.size() == member.elements) {
+    ScatterAll(change, width, bits);
+  } else if (source.read) {
+    DELTAWIRE_TRY(source.read(member.tensor->tensor, *member.box, bits));
+  } else {
+    bits.clear();
+  }
+  return bits;
+}
+
+Item DenseItem(const ChangedMember& member, uint32_t width, Bytes bits) {
+  Item item;
+  item.block = {{member}, member.elements, width};
+  item.bytes = std::move(bits);
+  item.dense = true;
+  return item;
+}
+
+// The stream of a surveyed block with its check. Dense instead where that is smaller and possible: the block
+// then falls apart into `dense`.
+Status EncodeItem(const codec::Encoder& encoder, const EncodeOptions& options, Item& item,
+                  std::vector<Item>& dense) {
+  std::vector<uint32_t> populations;
+  DELTAWIRE_TRY(encoder.Encode(item.View(), item.prepared, item.bytes, populations));
+  item.prepared = {};
+  const BlockChange& change = item.change();
+  if (options.coding != codec::Coding::kAbsolute) {
+    AppendLe(ValueCheck(change.new_bits, change.uncertain_new, populations), item.bytes);
+  }
+  item.joined = {};
+  const auto& members = item.block.members;
+  const uint64_t raw = uint64_t{item.block.elements} * item.block.width;
+  if (item.bytes.size() <= raw + kRowBytes * (members.size() - 1)) return {};
+  std::vector<Item> apart;
+  for (const ChangedMember& member : members) {
+    DELTAWIRE_ASSIGN(Bytes bits, DenseBits(options.source, member, item.block.width));
+    if (bits.empty()) return {};
+    apart.push_back(DenseItem(member, item.block.width, std::move(bits)));
+  }
+  dense = std::move(apart);
+  item.bytes = {};
+  return {};
+}
+
+format::BlockEntry EntryOf(const Item& item, codec::Coding coding, ByteSpan bytes) {
+  const ChangedMember& first = item.first();
+  format::BlockEntry entry{.tensor = first.tensor->tensor, .box = *first.box};
+  for (const ChangedMember& member : item.block.members) {
+    if (&member != &first) entry.joined.push_back(member.tensor->tensor);
+    entry.after += member.block->after;
+    if (item.dense) continue;
+    const BlockChange& change = member.block->change;
+    entry.changed += static_cast<uint32_t>(change.changed.size());
+    entry.uncertain += static_cast<uint32_t>(change.uncertain.size());
+  }
+  if (coding == codec::Coding::kAbsolute) {
+    entry.changed += entry.uncertain;
+    entry.uncertain = 0;
+  }
+  entry.coding = static_cast<uint8_t>(item.dense ? codec::Coding::kDense : coding);
+  entry.bytes = bytes.size();
+  entry.hash = Xxh3_64(bytes);
+  return entry;
+}
+
+// The rows of a table and its section. A joint block that fell apart left its tensors behind those of others:
+// `items` are sorted here.
+void LayOut(std::vector<const Item*> items, const std::vector<ChangedTensor>& tensors, codec::Coding coding,
+            format::BlockTable& table, Bytes& section) {
+  std::stable_sort(items.begin(), items.end(), [](const Item* a, const Item* b) {
+    return a->first().tensor->tensor < b->first().tensor->tensor;
+  });
+  std::set<uint32_t> joint;
+  for (const Item* item : items) {
+    const ByteSpan bytes = item->bits();
+    table.blocks.push_back(EntryOf(*item, coding, bytes));
+    table.blocks.back().offset = section.size();
+    section.insert(section.end(), bytes.begin(), bytes.end());
+    if (item->block.members.size() == 1) continue;
+    for (const ChangedMember& member : item->block.members) joint.insert(member.tensor->tensor);
+  }
+  for (const ChangedTensor& tensor : tensors) {
+    if (!joint.contains(tensor.tensor)) table.tensors.push_back({tensor.tensor, tensor.after});
+  }
+}
+
 }  // namespace
 
 Bytes EncodedUpdate::Join() const {
@@ -88,108 +199,72 @@ Bytes EncodedUpdate::Join() const {
 
 Result<EncodedUpdate> EncodeUpdate(const format::UpdateHeader& header, const format::Inventory& inventory,
                                    const GridIndex& grid, const std::vector<ChangedTensor>& tensors,
-                                   codec::Coding coding, format::EmbedInventory embed,
-                                   const Parallel& parallel, const ClassSource& source) {
-  const bool by_class = coding == codec::Coding::kClass;
-  if (by_class && !source.read) {
+                                   const EncodeOptions& options, const Parallel& parallel) {
+  const bool by_class = options.coding == codec::Coding::kClass;
+  if (by_class && !options.source.read) {
     return Fail(Code::kInvalidArgument,
                 "class coding needs the served bits of the new version; give ClassSource::read or use step");
   }
+  const auto where = [&](const Item& item) {
+    const auto& name = inventory.tensors[item.first().tensor->tensor].name;
+    return item.block.members.size() == 1
+               ? "tensor " + name
+               : fmt::format("joint block of {} tensors from {}", item.block.members.size(), name);
+  };
   std::vector<Item> items;
-  format::BlockTable table;
-  codec::Encoder encoder(coding, source.walk);
-  Bytes scratch;
-  for (const ChangedTensor& tensor : tensors) {
-    table.tensors.push_back({tensor.tensor, tensor.after});
-    const uint32_t width = DtypeBytes(inventory.tensors[tensor.tensor].dtype);
-    for (const ChangedBlock& block : tensor.blocks) {
-      const Box& box = grid.boxes(tensor.tensor)[block.block];
-      const bool dense = block.change.dense;
-      items.push_back(
-          {&tensor, &block, &box, static_cast<uint32_t>(ElementCount(box)), width, {}, {}, dense, {}});
-      if (!by_class || dense) continue;
-      const Box sample = SampleOf(box, items.size());
-      DELTAWIRE_ASSIGN(const ByteSpan some, Bits(source, tensor.tensor, sample, width, scratch));
-      encoder.SampleBase(width, items.back().elements, some);
-      encoder.SampleChanges(View(block.change, items.back().elements, width));
-    }
+  for (JointBlock& block : JoinBlocks(inventory, grid, tensors, options.most_joint_elements)) {
+    items.emplace_back();
+    items.back().dense = block.members.front().block->change.dense;
+    items.back().block = std::move(block);
   }
-  if (by_class) encoder.ChooseClasses(source.most_classes);
+
+  codec::Encoder encoder(options.coding, options.source.walk);
+  if (by_class) {
+    uint64_t index = 0;
+    Bytes scratch;
+    for (const Item& item : items) {
+      if (item.dense) continue;
+      for (const ChangedMember& member : item.block.members) {
+        const Box sample = SampleOf(*member.box, ++index);
+        DELTAWIRE_ASSIGN(const ByteSpan some,
+                         Bits(options.source, member.tensor->tensor, sample, item.block.width, scratch));
+        encoder.SampleBase(item.block.width, member.elements, some);
+        encoder.SampleChanges(View(member.block->change, member.elements, item.block.width));
+      }
+    }
+    encoder.ChooseClasses(options.source.most_classes);
+  }
 
   parallel.For(items.size(), [&](uint64_t i) {
     Item& item = items[i];
     if (item.dense) return;
-    Bytes copy;
-    ByteSpan bits;
-    if (by_class) {
-      auto found = Bits(source, item.tensor->tensor, *item.box, item.width, copy);
-      if (!found) {
-        item.status = Fail(std::move(found).error());
-        return;
-      }
-      bits = *found;
-    }
-    item.status = encoder.Prepare(View(item.block->change, item.elements, item.width), bits, item.prepared);
+    if (item.block.members.size() > 1) item.joined = JoinChanges(item.block);
+    std::vector<Bytes> scratch;
+    std::vector<ByteSpan> bits;
+    if (by_class) item.status = Bits(options.source, item.block, scratch, bits);
+    if (item.status) item.status = encoder.Prepare(item.View(), bits, item.prepared);
   });
   for (Item& item : items) {
-    if (!item.status) {
-      const auto& name = inventory.tensors[item.tensor->tensor].name;
-      return Fail(std::move(item.status).error().Within("tensor " + name));
-    }
+    if (!item.status) return Fail(item.status.error().Within(where(item)));
     if (!item.dense) encoder.Survey(item.prepared);
   }
   encoder.ChooseTables();
 
+  std::vector<std::vector<Item>> apart(items.size());
   parallel.For(items.size(), [&](uint64_t i) {
-    Item& item = items[i];
-    if (item.dense) return;
-    const BlockChange& change = item.block->change;
-    std::vector<uint32_t> populations;
-    item.status =
-        encoder.Encode(View(change, item.elements, item.width), item.prepared, item.bytes, populations);
-    item.prepared = {};
-    if (!item.status) return;
-    if (coding != codec::Coding::kAbsolute) {
-      AppendLe(ValueCheck(change.new_bits, change.uncertain_new, populations), item.bytes);
-    }
-    const uint64_t raw = uint64_t{item.elements} * item.width;
-    if (item.bytes.size() <= raw) return;
-    if (change.changed.size() + change.uncertain.size() == item.elements) {
-      item.bytes.resize(raw);
-      ScatterAll(change, item.width, item.bytes);
-      item.dense = true;
-    } else if (source.read) {
-      item.bytes.resize(raw);
-      item.status = source.read(item.tensor->tensor, *item.box, item.bytes);
-      item.dense = true;
-    }
+    if (!items[i].dense) items[i].status = EncodeItem(encoder, options, items[i], apart[i]);
   });
-
-  EncodedUpdate update;
-  for (Item& item : items) {
-    const auto& name = inventory.tensors[item.tensor->tensor].name;
-    if (!item.status) return Fail(item.status.error().Within("tensor " + name));
-    const BlockChange& change = item.block->change;
-    const ByteSpan bytes = change.dense ? ByteSpan(change.dense_bits) : ByteSpan(item.bytes);
-    table.blocks.push_back(
-        {.tensor = item.tensor->tensor,
-         .box = *item.box,
-         .coding = static_cast<uint8_t>(item.dense ? codec::Coding::kDense : coding),
-         .offset = update.blocks.size(),
-         .bytes = bytes.size(),
-         .hash = Xxh3_64(bytes),
-         .changed = item.dense ? item.elements : static_cast<uint32_t>(change.changed.size()),
-         .uncertain = item.dense ? 0 : static_cast<uint32_t>(change.uncertain.size()),
-         .after = item.block->after});
-    if (coding == codec::Coding::kAbsolute && !item.dense) {
-      table.blocks.back().changed += table.blocks.back().uncertain;
-      table.blocks.back().uncertain = 0;
-    }
-    update.blocks.insert(update.blocks.end(), bytes.begin(), bytes.end());
-    item.bytes = {};
+  std::vector<const Item*> laid;
+  for (size_t i = 0; i < items.size(); ++i) {
+    if (!items[i].status) return Fail(items[i].status.error().Within(where(items[i])));
+    if (apart[i].empty()) laid.push_back(&items[i]);
+    for (const Item& item : apart[i]) laid.push_back(&item);
   }
-  DELTAWIRE_ASSIGN(update.frame,
-                   format::FrameUpdate(header, table, update.blocks, encoder.tables(), inventory, embed));
+  EncodedUpdate update;
+  format::BlockTable table;
+  LayOut(std::move(laid), tensors, options.coding, table, update.blocks);
+  DELTAWIRE_ASSIGN(update.frame, format::FrameUpdate(header, table, update.blocks, encoder.tables(),
+                                                     inventory, options.embed));
   return update;
 }
 

@@ -48,12 +48,20 @@ struct ClassSource {
   const kernels::ClassTable* walk = &kernels::CpuClassTable();
 };
 
+struct EncodeOptions {
+  codec::Coding coding = codec::Coding::kStep;
+  format::EmbedInventory embed = format::EmbedInventory::kNo;
+  // Small tensors are coded as one (a joint block) up to so many elements together, at most and by default
+  // kMaxBlockElements. 0: each tensor by itself, for readers that want single tensors of an update.
+  uint64_t most_joint_elements = kMaxBlockElements;
+  ClassSource source = {};  // for kClass; else used, where it is there, for blocks that become dense
+};
+
 // tensors ascend. Each coded stream is decoded and compared before this returns (codec::Encoder). An update
 // without changes is valid. A block whose stream would be larger than its bits becomes dense where these are
-// known. source: for kClass, which is kInvalidArgument without source.read. Uses `parallel` over blocks.
+// known. kInvalidArgument for kClass without options.source.read. Uses `parallel` over blocks.
 Result<EncodedUpdate> EncodeUpdate(const format::UpdateHeader& header, const format::Inventory& inventory,
                                    const GridIndex& grid, const std::vector<ChangedTensor>& tensors,
-                                   codec::Coding coding, format::EmbedInventory embed,
-                                   const Parallel& parallel, const ClassSource& source = {});
+                                   const EncodeOptions& options, const Parallel& parallel);
 
 }  // namespace deltawire::delta

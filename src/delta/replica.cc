@@ -2,6 +2,7 @@
 
 #include <fmt/ranges.h>
 
+#include <algorithm>
 #include <numeric>
 
 #include "delta/value_check.h"
@@ -86,6 +87,20 @@ std::string Replica::Where(uint32_t tensor, uint32_t block) const {
                      BoxText(grid_->boxes(tensor)[block]));
 }
 
+std::string Replica::Where(std::span<const BlockMember> members) const {
+  return MembersText(members, *inventory_, *grid_);
+}
+
+std::string Replica::Damage(std::span<const BlockMember> members) const {
+  std::vector<std::string> names;
+  for (const BlockMember& member : members) {
+    if (At(member.tensor, member.block, 0).DigestNow() == blocks_[member.tensor][member.block]) continue;
+    names.push_back(Where({&member, 1}));
+  }
+  if (names.empty()) return "";
+  return fmt::format(" (no longer as proved: {})", fmt::join(names, "; "));
+}
+
 Digest Replica::TensorDigest(uint32_t tensor) const {
   return std::accumulate(blocks_[tensor].begin(), blocks_[tensor].end(), Digest{});
 }
@@ -125,80 +140,102 @@ Status Replica::CheckCopies(uint32_t tensor, uint32_t block, std::span<const uin
   return {};
 }
 
-Result<codec::Decoded> Replica::PlaceInBase(const DecodedBlock& decoded, const device::Block& at,
-                                            const StagedBlock* staged) const {
-  codec::Overlay above;
-  ByteSpan base;
-  Bytes copy;
-  if (staged != nullptr && staged->dense) {
-    base = staged->new_bits;
-  } else {
-    base = at.HostBits();
-    if (base.empty()) {
-      copy.resize(uint64_t{at.elements()} * at.served_width());
-      at.Read(copy);
-      base = copy;
-    }
-    if (staged != nullptr) above = {staged->positions, staged->new_bits};
+Status Replica::ReadOld(std::span<const BlockMember> members, MemberBits& list) const {
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto [tensor, block, first, elements] = members[i];
+    const MutableByteSpan live = list.Of(i, list.live);
+    At(tensor, block, 0).Gather(list.positions[i], live);
+    DELTAWIRE_TRY(CheckCopies(tensor, block, list.positions[i], live));
   }
-  auto placed = codec::Place(*backends_->classes, base, above, decoded.changes);
-  if (placed) return placed;
-  return Fail(std::move(placed).error().Within(Where(decoded.tensor, decoded.block)));
+  const auto has_staged = [&](const BlockMember& member) { return FindStaged(member.tensor, member.block); };
+  if (std::none_of(members.begin(), members.end(), has_staged)) return {};
+  list.staged = list.live;
+  for (size_t i = 0; i < members.size(); ++i) {
+    Overlay(FindStaged(members[i].tensor, members[i].block), list.positions[i], list.width,
+            list.Of(i, list.staged));
+  }
+  return {};
 }
 
-Result<StagedBlock> Replica::StageSparse(const DecodedBlock& decoded) const {
-  const device::Block at = At(decoded.tensor, decoded.block, 0);
-  const StagedBlock* staged = FindStaged(decoded.tensor, decoded.block);
-  const uint32_t width = at.served_width();
+Result<codec::Decoded> Replica::PlaceInBase(const DecodedBlock& decoded) const {
+  const std::vector<BlockMember>& members = decoded.members;
+  std::vector<ByteSpan> base;  // of each member
+  std::vector<Bytes> copies;
+  codec::Overlay above;
+  std::vector<uint32_t> positions;
+  Bytes bits;
+  for (const BlockMember& member : members) {
+    const StagedBlock* staged = FindStaged(member.tensor, member.block);
+    if (staged != nullptr && staged->dense) {
+      base.push_back(staged->new_bits);
+      continue;
+    }
+    const device::Block at = At(member.tensor, member.block, 0);
+    ByteSpan live = at.HostBits();
+    if (live.empty()) {
+      copies.emplace_back(uint64_t{at.elements()} * at.served_width());
+      at.Read(copies.back());
+      live = copies.back();
+    }
+    base.push_back(live);
+    if (staged == nullptr) continue;
+    if (members.size() == 1) {
+      above = {staged->positions, staged->new_bits};
+      continue;
+    }
+    for (const uint32_t position : staged->positions) positions.push_back(member.first + position);
+    bits.insert(bits.end(), staged->new_bits.begin(), staged->new_bits.end());
+  }
+  if (members.size() > 1) above = {positions, bits};
+  auto placed = codec::Place(*backends_->classes, base, above, decoded.changes);
+  if (placed) return placed;
+  return Fail(placed.error().code(), "{}: {}{}", Where(members), placed.error().message(), Damage(members));
+}
+
+Result<std::vector<StagedBlock>> Replica::StageSparse(const DecodedBlock& decoded) const {
+  const std::vector<BlockMember>& members = decoded.members;
   std::optional<codec::Decoded> placed;
   if (decoded.changes.ranked) {
-    DELTAWIRE_ASSIGN(placed, PlaceInBase(decoded, at, staged));
+    DELTAWIRE_ASSIGN(placed, PlaceInBase(decoded));
   }
   const codec::Decoded& changes = placed ? *placed : decoded.changes;
-
-  // The live bits are the undo log; what steps start from is those, or what an earlier update has staged over
-  // them.
-  const auto read = [&](const std::vector<uint32_t>& positions, Bytes& live, Bytes& overlaid) -> Status {
-    live.resize(positions.size() * width);
-    at.Gather(positions, live);
-    DELTAWIRE_TRY(CheckCopies(decoded.tensor, decoded.block, positions, live));
-    if (staged == nullptr) return {};
-    overlaid = live;
-    Overlay(staged, positions, width, overlaid);
-    return {};
-  };
-  Bytes live_changed;
-  Bytes live_uncertain;
-  Bytes overlaid_changed;
-  Bytes overlaid_uncertain;
-  DELTAWIRE_TRY(read(changes.changed, live_changed, overlaid_changed));
-  DELTAWIRE_TRY(read(changes.uncertain, live_uncertain, overlaid_uncertain));
-  const Bytes& old_changed = staged ? overlaid_changed : live_changed;
-  const Bytes& old_uncertain = staged ? overlaid_uncertain : live_uncertain;
-  Bytes new_changed(old_changed.size());
-  Bytes new_uncertain(old_uncertain.size());
-  codec::Resolve(changes, old_changed, old_uncertain, new_changed, new_uncertain);
+  MemberBits changed(members, changes.changed, changes.width);
+  MemberBits uncertain(members, changes.uncertain, changes.width);
+  DELTAWIRE_TRY(ReadOld(members, changed));
+  DELTAWIRE_TRY(ReadOld(members, uncertain));
+  Bytes new_changed(changed.live.size());
+  Bytes new_uncertain(uncertain.live.size());
+  codec::Resolve(changes, changed.base(), uncertain.base(), new_changed, new_uncertain);
   if (decoded.value_check &&
       *decoded.value_check != ValueCheck(new_changed, new_uncertain, changes.populations)) {
     return Fail(
         Code::kWrongBase,
         "{}: the update's bytes are intact and start from this receiver's version, but lead to other values "
-        "than "
-        "the publisher has: some elements no longer hold that version's bits; verify, and recover through an "
-        "anchor",
-        Where(decoded.tensor, decoded.block));
+        "than the publisher has: some elements no longer hold that version's bits; verify, and recover "
+        "through "
+        "an anchor{}",
+        Where(members), Damage(members));
   }
-  const Digest change = at.DigestOfChange(changes.changed, old_changed, new_changed) +
-                        at.DigestOfChange(changes.uncertain, old_uncertain, new_uncertain);
 
-  StagedBlock out =
-      MergeStaged(staged, changes.changed, std::move(live_changed), std::move(new_changed), width);
-  if (!changes.uncertain.empty()) {
-    out = MergeStaged(&out, changes.uncertain, std::move(live_uncertain), std::move(new_uncertain), width);
+  std::vector<StagedBlock> out;
+  for (size_t i = 0; i < members.size(); ++i) {
+    const auto [tensor, block, first, elements] = members[i];
+    const device::Block at = At(tensor, block, 0);
+    const StagedBlock* staged = FindStaged(tensor, block);
+    const Digest change =
+        at.DigestOfChange(changed.positions[i], changed.Of(i, changed.base()), changed.Of(i, new_changed)) +
+        at.DigestOfChange(uncertain.positions[i], uncertain.Of(i, uncertain.base()),
+                          uncertain.Of(i, new_uncertain));
+    StagedBlock merged = MergeStaged(staged, std::move(changed.positions[i]), changed.Take(i, changed.live),
+                                     changed.Take(i, new_changed), changes.width);
+    if (uncertain.Count(i) > 0) {
+      merged = MergeStaged(&merged, std::move(uncertain.positions[i]), uncertain.Take(i, uncertain.live),
+                           uncertain.Take(i, new_uncertain), changes.width);
+    }
+    merged.before = blocks_[tensor][block];
+    merged.after = (staged ? staged->after : merged.before) + change;
+    out.push_back(std::move(merged));
   }
-  const Digest base = staged ? staged->after : blocks_[decoded.tensor][decoded.block];
-  out.before = blocks_[decoded.tensor][decoded.block];
-  out.after = base + change;
   return out;
 }
 
@@ -227,6 +264,15 @@ Result<StagedBlock> Replica::StageDense(uint32_t tensor, uint32_t block, Mutable
   return out;
 }
 
+Result<std::vector<StagedBlock>> Replica::StageBlock(const DecodedBlock& decoded) const {
+  if (!decoded.dense) return StageSparse(decoded);
+  const BlockMember& member = decoded.members.front();
+  Bytes bits(decoded.dense_bits.begin(), decoded.dense_bits.end());
+  std::vector<StagedBlock> staged;
+  DELTAWIRE_ASSIGN(staged.emplace_back(), StageDense(member.tensor, member.block, bits));
+  return staged;
+}
+
 Status Replica::Stage(const DecodedUpdate& update) {
   if (update.header.base_digest && *update.header.base_digest != staged_digest_) {
     return Fail(Code::kWrongBase,
@@ -235,34 +281,29 @@ Status Replica::Stage(const DecodedUpdate& update) {
                 "or load the base it names",
                 update.header.number, update.header.base_digest->Hex(), staged_digest_.Hex());
   }
-  std::vector<Result<StagedBlock>> results(update.blocks.size());
-  parallel_.For(update.blocks.size(), [&](uint64_t i) {
-    const DecodedBlock& block = update.blocks[i];
-    if (block.dense) {
-      Bytes bits(block.dense_bits.begin(), block.dense_bits.end());
-      results[i] = StageDense(block.tensor, block.block, bits);
-    } else {
-      results[i] = StageSparse(block);
-    }
-  });
+  std::vector<Result<std::vector<StagedBlock>>> results(update.blocks.size());
+  parallel_.For(update.blocks.size(), [&](uint64_t i) { results[i] = StageBlock(update.blocks[i]); });
   DELTAWIRE_TRY(CheckMemory());
 
   Digest state = staged_digest_;
   for (size_t i = 0; i < results.size(); ++i) {
     const DecodedBlock& block = update.blocks[i];
     if (!results[i]) return Fail(std::move(results[i]).error());
-    if (results[i]->after != block.after) {
-      return Fail(update.header.base_digest ? Code::kDetectorFault : Code::kWrongBase,
-                  "version {}, {}: the update's bytes are intact, but applying them gives digest {} where "
-                  "the publisher "
-                  "has {}: its detector or this receiver's memory is at fault; the old version is kept, "
-                  "recover through "
-                  "an anchor",
-                  update.header.number, Where(block.tensor, block.block), results[i]->after.Hex(),
-                  block.after.Hex());
+    Digest after;
+    for (size_t m = 0; m < block.members.size(); ++m) {
+      const StagedBlock& result = (*results[i])[m];
+      const StagedBlock* staged = FindStaged(block.members[m].tensor, block.members[m].block);
+      after += result.after;
+      state += result.after - (staged ? staged->after : result.before);
     }
-    const StagedBlock* staged = FindStaged(block.tensor, block.block);
-    state += results[i]->after - (staged ? staged->after : results[i]->before);
+    if (after != block.after) {
+      return Fail(
+          update.header.base_digest ? Code::kDetectorFault : Code::kWrongBase,
+          "version {}, {}: the update's bytes are intact, but applying them gives digest {} where "
+          "the publisher has {}: its detector or this receiver's memory is at fault{}; the old version "
+          "is kept, recover through an anchor",
+          update.header.number, Where(block.members), after.Hex(), block.after.Hex(), Damage(block.members));
+    }
   }
   if (state != update.header.digest) {
     return Fail(update.header.base_digest ? Code::kDetectorFault : Code::kWrongBase,
@@ -274,7 +315,10 @@ Status Replica::Stage(const DecodedUpdate& update) {
                 update.header.number, state.Hex(), update.header.digest.Hex());
   }
   for (size_t i = 0; i < results.size(); ++i) {
-    staged_[{update.blocks[i].tensor, update.blocks[i].block}] = *std::move(results[i]);
+    const std::vector<BlockMember>& members = update.blocks[i].members;
+    for (size_t m = 0; m < members.size(); ++m) {
+      staged_[{members[m].tensor, members[m].block}] = std::move((*results[i])[m]);
+    }
   }
   staged_digest_ = state;
   return {};

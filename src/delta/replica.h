@@ -11,6 +11,7 @@
 #include "base/status.h"
 #include "delta/decode.h"
 #include "delta/grid_index.h"
+#include "delta/member_bits.h"
 #include "delta/staged_block.h"
 #include "device/block.h"
 #include "format/inventory.h"
@@ -86,14 +87,21 @@ class Replica {
   device::Block At(uint32_t tensor, uint32_t block, size_t view) const;
   std::string Where(uint32_t tensor, uint32_t block) const;
   const StagedBlock* FindStaged(uint32_t tensor, uint32_t block) const;
+  std::string Where(std::span<const BlockMember> members) const;
+  // For the message of a failed proof: which of these members' live bits are no longer those that were
+  // proved.
+  std::string Damage(std::span<const BlockMember> members) const;
   // A class block in the base that it is staged on: live bits, or what an earlier update has staged over
   // them.
-  Result<codec::Decoded> PlaceInBase(const DecodedBlock& block, const device::Block& at,
-                                     const StagedBlock* staged) const;
-  Result<StagedBlock> StageSparse(const DecodedBlock& block) const;
+  Result<codec::Decoded> PlaceInBase(const DecodedBlock& block) const;
+  // One result for each member.
+  Result<std::vector<StagedBlock>> StageSparse(const DecodedBlock& block) const;
+  Result<std::vector<StagedBlock>> StageBlock(const DecodedBlock& block) const;
   Result<StagedBlock> StageDense(uint32_t tensor, uint32_t block, MutableByteSpan bits) const;
   Status CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions,
                      ByteSpan bits) const;
+  // Fills live and staged of a list of a block's changes.
+  Status ReadOld(std::span<const BlockMember> members, MemberBits& list) const;
   Status CheckMemory() const;
   Status WriteAll(const StagedMap& changes, bool undo);
 

@@ -89,14 +89,13 @@ class ReplicaTest : public testing::TestWithParam<codec::Coding> {
     header.inventory = format::InventoryHash(inventory_);
     header.base_digest = StateDigest(state_);
     header.digest = StateDigest(next);
-    ClassSource source;
-    source.read = [&](uint32_t t, const Box& box, MutableByteSpan out) -> Status {
+    EncodeOptions options{.coding = GetParam(), .source = {}};
+    options.source.read = [&](uint32_t t, const Box& box, MutableByteSpan out) -> Status {
       const TensorView view = View(t, next[t]);
       device::Block(kBackends, view, box, device::CastOfWidth(DtypeBytes(view.dtype)), 0).Read(out);
       return {};
     };
-    const auto update = EncodeUpdate(header, inventory_, *grid_, tensors, GetParam(),
-                                     format::EmbedInventory::kNo, Parallel(1), source);
+    const auto update = EncodeUpdate(header, inventory_, *grid_, tensors, options, Parallel(1));
     EXPECT_TRUE(update) << update.error().message();
     state_ = std::move(next);
     return update->Join();

@@ -19,18 +19,25 @@ inline constexpr uint8_t kDenseCoding = 0;
 struct BlockEntry {
   uint32_t tensor = 0;  // index in the inventory
   Box box = {};
+  // A joint block: whole tensors coded as one, in this order, `tensor` being the first; `box` is all of it.
+  // Empty for a block of one tensor. Ascending, all of one width, together at most kMaxBlockElements, never
+  // dense.
+  std::vector<uint32_t> joined = {};
   uint8_t coding = kDenseCoding;
   uint64_t offset = 0;  // in the blocks section; implied: blocks follow each other without a hole
   uint64_t bytes = 0;
   uint64_t hash = 0;  // XXH3-64 of those bytes
   uint32_t changed = 0;
-  uint32_t uncertain = 0;  // changed + uncertain <= elements of box
-  Digest after = {};       // of the box's served bits in the new version
+  uint32_t uncertain = 0;  // changed + uncertain <= elements; both 0 for a dense block
+  Digest after = {};       // of the served bits in the new version; of a joint block, all its tensors' sum
+
+  bool joint() const { return !joined.empty(); }
 
   friend bool operator==(const BlockEntry&, const BlockEntry&) = default;
 };
 
-// A tensor's whole digest in the new version. Writers that hold only a part of a tensor leave it out.
+// A tensor's whole digest in the new version. Writers that hold only a part of a tensor leave it out; tensors
+// of joint blocks have none.
 struct TensorEntry {
   uint32_t tensor = 0;
   Digest after = {};
@@ -40,8 +47,8 @@ struct TensorEntry {
 
 struct BlockTable {
   std::vector<TensorEntry> tensors;  // ascending by tensor; may name tensors without blocks here
-  std::vector<BlockEntry> blocks;    // ascending by (tensor, box.start)
-  uint64_t entropy_bytes = 0;        // size and XXH3-64 of the entropy section
+  std::vector<BlockEntry> blocks;  // ascending by (tensor, box.start); a tensor in a joint block has no other
+  uint64_t entropy_bytes = 0;      // size and XXH3-64 of the entropy section
   uint64_t entropy_hash = 0;
 
   friend bool operator==(const BlockTable&, const BlockTable&) = default;
@@ -52,10 +59,16 @@ struct BlockTable {
 void SortBlocks(BlockTable& table);
 void AssignOffsets(BlockTable& table);
 
+// Elements of a block: of its box, or of all its tensors. The tensors are the inventory's.
+uint64_t BlockElements(const BlockEntry& block, const Inventory& inventory);
+// "tensor a, block [0:2, 0:3]", or "joint block of 12 tensors, a to m".
+std::string BlockName(const BlockEntry& block, const Inventory& inventory);
+
 // Everything that a parsed table satisfies, with blocks_bytes the size of the blocks section: orders, indices
-// and boxes inside the inventory's shapes, no two boxes of a tensor overlapping, each
-// box 1..kMaxBlockElements elements, offsets tiling [0, blocks_bytes), counts within the box, dense blocks of
-// exactly elements x width bytes. kCorrupt naming the tensor and the box.
+// and boxes inside the inventory's shapes, no two blocks sharing an element, each
+// block 1..kMaxBlockElements elements, joint blocks as BlockEntry::joined says, offsets tiling
+// [0, blocks_bytes), counts within the block, dense blocks of exactly elements x width bytes. kCorrupt naming
+// the tensor and the box.
 Status CheckBlockTable(const BlockTable& table, const Inventory& inventory, uint64_t blocks_bytes);
 
 // The byte form of a table that CheckBlockTable accepts.
@@ -63,7 +76,8 @@ Bytes BlockTableBytes(const BlockTable& table, const Inventory& inventory);
 // Total. kCorrupt with the offset in the table; kUnsupported for another table version.
 Result<BlockTable> ParseBlockTable(ByteSpan bytes, const Inventory& inventory, uint64_t blocks_bytes);
 
-// kCorrupt unless the block's range lies inside `blocks` (the whole section) and has its hash.
+// kCorrupt unless the block's range lies inside `blocks` (the whole section) and has its hash. The message
+// does not name the block.
 Status CheckBlock(const BlockEntry& block, ByteSpan blocks);
 
 }  // namespace deltawire::format

@@ -49,10 +49,174 @@ TEST(BlockTable, Example) {
             "161bf0ed0262763f"
             "03000000000000000400000000000000"
             "0005"
-            "00080000"
+            "00"
             "b7f434718fd7e84d"
             "05000000000000000600000000000000");
   EXPECT_EQ(ParseBlockTable(bytes, ExampleInventory(), kExampleBlocks.size()), table);
+}
+
+// Seven tensors of three elements, "d" of another width.
+Inventory JointInventory() {
+  Inventory inventory{.cast_rule = "", .tensors = {}};
+  for (const char* name : {"a", "b", "c", "d", "e", "f", "g"}) {
+    inventory.tensors.push_back({.name = name, .dtype = Dtype::kBf16, .shape = {3}});
+  }
+  inventory.tensors[3].dtype = Dtype::kF32;
+  inventory.tensors[3].shape = {2};
+  return inventory;
+}
+
+constexpr uint64_t kJointBytes = 18;
+
+BlockTable JointTable() {
+  BlockTable table;
+  table.tensors = {{.tensor = 3, .after = {{9, 10}}}};
+  table.blocks = {{.tensor = 0,
+                   .box = WholeBox({3}),
+                   .joined = {1, 2, 4, 6},
+                   .coding = 3,
+                   .bytes = 11,
+                   .hash = 0x0102030405060708,
+                   .changed = 5,
+                   .uncertain = 1,
+                   .after = {{7, 8}}},
+                  {.tensor = 3,
+                   .box = WholeBox({2}),
+                   .coding = 2,
+                   .bytes = 7,
+                   .hash = 0x1112131415161718,
+                   .changed = 1,
+                   .after = {{9, 10}}}};
+  table.entropy_hash = Xxh3_64({});
+  AssignOffsets(table);
+  return table;
+}
+
+Status CheckJoint(const std::function<void(BlockTable&)>& change) {
+  BlockTable table = JointTable();
+  change(table);
+  return CheckBlockTable(table, JointInventory(), kJointBytes);
+}
+
+// The example of docs/formats/block-table.md.
+TEST(BlockTable, JointExample) {
+  const Bytes bytes = BlockTableBytes(JointTable(), JointInventory());
+  EXPECT_EQ(ToHex(bytes),
+            "44574254"
+            "00"
+            "00"
+            "c294d3380580062d"
+            "02"
+            "0008"
+            "0202"
+            "0000"
+            "0000"
+            "030b0501"
+            "0807060504030201"
+            "07000000000000000800000000000000"
+            "0205"
+            "02070100"
+            "1817161514131211"
+            "09000000000000000a00000000000000");
+  EXPECT_EQ(ParseBlockTable(bytes, JointInventory(), kJointBytes), JointTable());
+  EXPECT_EQ(BlockElements(JointTable().blocks[0], JointInventory()), 15u);
+  EXPECT_EQ(BlockName(JointTable().blocks[0], JointInventory()), "joint block of 5 tensors, \"a\" to \"g\"");
+}
+
+TEST(BlockTable, EachFieldOfAJointBlockIsChecked) {
+  EXPECT_TRUE(CheckJoint([](BlockTable&) {}));
+  EXPECT_TRUE(CheckJoint([](BlockTable& t) { t.blocks[0].changed = 14; }));
+  const std::vector<std::function<void(BlockTable&)>> changes = {
+      [](BlockTable& t) { t.blocks[0].changed = 15; },
+      [](BlockTable& t) { t.blocks[0].coding = kDenseCoding; },
+      [](BlockTable& t) { t.blocks[0].box.size[0] = 2; },
+      [](BlockTable& t) { t.blocks[0].joined = {2, 1}; },
+      [](BlockTable& t) { t.blocks[0].joined = {1, 1}; },
+      [](BlockTable& t) { t.blocks[0].joined = {0, 1}; },
+      [](BlockTable& t) { t.blocks[0].joined = {1, 7}; },
+      [](BlockTable& t) { t.blocks[0].joined = {1, 3}; },  // another width
+      [](BlockTable& t) { t.blocks[0].joined.push_back(UINT32_MAX); },
+      [](BlockTable& t) { t.tensors = {{2, {}}, {3, {}}}; },  // a digest of a joined tensor
+      [](BlockTable& t) { t.tensors = {{0, {}}}; },
+      [](BlockTable& t) { t.blocks[1].tensor = 4; },  // also joined
+      [](BlockTable& t) { t.blocks[1].tensor = 0; },
+      [](BlockTable& t) { t.blocks[1] = t.blocks[0]; }};
+  for (size_t i = 0; i < changes.size(); ++i) {
+    const Status status = CheckJoint([&](BlockTable& table) {
+      changes[i](table);
+      if (i >= 11) {
+        table.blocks[1].box = WholeBox({3});
+        table.blocks[1].bytes = 7;
+        table.tensors = {};
+        AssignOffsets(table);
+      }
+    });
+    ASSERT_FALSE(status) << i;
+    EXPECT_EQ(status.error().code(), Code::kCorrupt) << i;
+  }
+}
+
+TEST(BlockTable, JointBlocksHaveAtMostTwoToThe21ElementsAndNoneIsEmpty) {
+  const auto check = [](uint64_t first, uint64_t second) {
+    Inventory inventory = OneTensor({first});
+    inventory.tensors.push_back({.name = "u", .shape = {second}});
+    BlockTable table;
+    table.blocks = {{.tensor = 0, .box = WholeBox({first}), .joined = {1}, .coding = 1, .after = {}}};
+    return CheckBlockTable(table, inventory, 0).has_value();
+  };
+  EXPECT_TRUE(check(kMaxBlockElements - 1, 1));
+  EXPECT_FALSE(check(kMaxBlockElements, 1));
+  EXPECT_FALSE(check(1, kMaxBlockElements));
+  EXPECT_FALSE(check(1, 0));
+  EXPECT_FALSE(check(0, 1));
+  EXPECT_FALSE(check(uint64_t{1} << 40, uint64_t{1} << 40));
+}
+
+TEST(BlockTable, JoinedTensorsInAnyStretches) {
+  constexpr uint64_t kSeed = 12;
+  SeededRng rng(kSeed);
+  Inventory inventory{.cast_rule = "", .tensors = {}};
+  for (int i = 0; i < 300; ++i) inventory.tensors.push_back({.name = fmt::format("{:03}", i), .shape = {2}});
+  for (int round = 0; round < 200; ++round) {
+    // Each tensor in one of four joint blocks, or in none.
+    const uint64_t none = rng.Next() % 8;
+    std::vector<std::vector<uint32_t>> groups(4);
+    for (uint32_t t = 0; t < 300; ++t) {
+      const uint64_t group = rng.Next() % (4 + none);
+      if (group < 4) groups[group].push_back(t);
+      while (rng.Next() % 3 != 0 && group < 4 && t + 1 < 300) groups[group].push_back(++t);
+    }
+    BlockTable table;
+    for (const auto& group : groups) {
+      if (group.size() < 2) continue;
+      table.blocks.push_back({.tensor = group[0],
+                              .box = WholeBox({2}),
+                              .joined = {group.begin() + 1, group.end()},
+                              .coding = 1,
+                              .after = {{rng.Next(), rng.Next()}}});
+    }
+    SortBlocks(table);
+    ASSERT_TRUE(CheckBlockTable(table, inventory, 0)) << "seed " << kSeed << " round " << round;
+    EXPECT_EQ(ParseBlockTable(BlockTableBytes(table, inventory), inventory, 0), table);
+  }
+}
+
+// Every joint block may name all tensors in a few bytes: refused before they fill the memory.
+TEST(BlockTable, JoinedTensorsOfAHostileTableTakeNoMoreMemoryThanTheInventory) {
+  Inventory inventory{.cast_rule = "", .tensors = {}};
+  constexpr uint32_t kTensors = 20'000;
+  for (uint32_t i = 0; i < kTensors; ++i) {
+    inventory.tensors.push_back({.name = fmt::format("{:05}", i), .shape = {}});
+  }
+  BlockTable table;
+  for (uint32_t i = 0; i < 10'000; ++i) {
+    table.blocks.push_back({.tensor = i, .box = Box{}, .joined = {}, .coding = 1, .after = {}});
+    for (uint32_t t = i + 1; t < kTensors && i < 3; ++t) table.blocks.back().joined.push_back(t);
+  }
+  const auto parsed = ParseBlockTable(BlockTableBytes(table, inventory), inventory, 0);
+  ASSERT_FALSE(parsed);
+  EXPECT_NE(parsed.error().message().find("more joined tensors than the inventory has"), std::string::npos)
+      << parsed.error().message();
 }
 
 TEST(BlockTable, EmptyTable) {
@@ -113,6 +277,8 @@ TEST(BlockTable, EachFieldIsChecked) {
         AssignOffsets(t);
       },
       [](BlockTable& t) { t.blocks[1].bytes = 7; },
+      [](BlockTable& t) { t.blocks[1].changed = 1; },    // dense
+      [](BlockTable& t) { t.blocks[1].uncertain = 1; },  // dense
       [](BlockTable& t) { t.blocks[1].offset = 2; },
       [](BlockTable& t) { t.blocks[0].changed = 6; },
       [](BlockTable& t) {
@@ -207,22 +373,31 @@ TEST(BlockTable, TruncationAtEveryLengthAndTrailingBytes) {
   }
   bytes.push_back(0);
   EXPECT_FALSE(ParseBlockTable(bytes, inventory, kExampleBlocks.size()));
+  const Bytes joint = BlockTableBytes(JointTable(), JointInventory());
+  for (size_t size = 0; size < joint.size(); ++size) {
+    EXPECT_FALSE(ParseBlockTable(ByteSpan(joint).first(size), JointInventory(), kJointBytes)) << size;
+  }
 }
 
 TEST(BlockTable, WhatParsesHasExactlyOneByteForm) {
-  const Inventory inventory = ExampleInventory();
-  const Bytes bytes = BlockTableBytes(ExampleTable(), inventory);
   SeededRng rng(1);
-  for (int round = 0; round < 200000; ++round) {
-    Bytes changed = bytes;
-    for (uint64_t n = 1 + rng.Next() % 3; n > 0; --n) {
-      changed[rng.Next() % changed.size()] = static_cast<uint8_t>(rng.Next());
-    }
-    const auto parsed = ParseBlockTable(changed, inventory, kExampleBlocks.size());
-    if (parsed) {
+  const auto check = [&](const BlockTable& table, const Inventory& inventory, uint64_t blocks_bytes) {
+    const Bytes bytes = BlockTableBytes(table, inventory);
+    int accepted = 0;
+    for (int round = 0; round < 200000; ++round) {
+      Bytes changed = bytes;
+      for (uint64_t n = 1 + rng.Next() % 3; n > 0; --n) {
+        changed[rng.Next() % changed.size()] = static_cast<uint8_t>(rng.Next() >> rng.Next() % 8);
+      }
+      const auto parsed = ParseBlockTable(changed, inventory, blocks_bytes);
+      if (!parsed) continue;
       EXPECT_EQ(BlockTableBytes(*parsed, inventory), changed);
+      ++accepted;
     }
-  }
+    EXPECT_GT(accepted, 1000);
+  };
+  check(ExampleTable(), ExampleInventory(), kExampleBlocks.size());
+  check(JointTable(), JointInventory(), kJointBytes);
 }
 
 TEST(BlockTable, OtherVersionIsUnsupported) {

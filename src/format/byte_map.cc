@@ -156,8 +156,10 @@ class Mapper {
 
  private:
   std::string BlockMeaning(const BlockEntry& block) const {
-    return fmt::format("{} {}, coding {}: {} changed, {} uncertain", Quoted(TensorName(block.tensor)),
-                       BoxText(block.box), block.coding, block.changed, block.uncertain);
+    const std::string name = BlockName(block, *map_.inventory);
+    if (block.coding == kDenseCoding) return name + ", dense";
+    return fmt::format("{}, coding {}: {} changed, {} uncertain", name, block.coding, block.changed,
+                       block.uncertain);
   }
   const std::string& TensorName(uint32_t tensor) const { return map_.inventory->tensors[tensor].name; }
   Status AddTable(ByteSpan bytes);
@@ -184,7 +186,7 @@ Status Mapper::AddUpdate(const Inventory* inventory) {
   AddContainerHeader(header);
   if (map_.table) {
     for (const BlockEntry& block : map_.table->blocks)
-      Add(at_ + block.bytes, "block: " + BlockMeaning(block));
+      Add(at_ + block.bytes, "stream of " + BlockMeaning(block));
   } else {
     Add(at_ + update.blocks.size(), "blocks section (its cuts need the run's inventory)");
   }
@@ -216,7 +218,7 @@ Status Mapper::AddTable(ByteSpan bytes) {
   DELTAWIRE_TRY(reader.U64("entropy hash"));
   to_here(fmt::format("size ({}) and hash of the entropy section", entropy_bytes));
   DELTAWIRE_ASSIGN(const uint64_t groups, reader.Varint("number of tensors"));
-  to_here(fmt::format("number of tensors: {}", groups));
+  to_here(fmt::format("number of groups: {}", groups));
   uint64_t tensor = 0;
   size_t next_block = 0;
   for (uint64_t group = 0; group < groups; ++group) {
@@ -225,23 +227,32 @@ Status Mapper::AddTable(ByteSpan bytes) {
     DELTAWIRE_ASSIGN(const uint8_t flags, reader.Byte("flags"));
     const bool whole = flags & 1;
     const bool digest = flags & 2;
+    const bool joint = flags & 8;
     uint64_t count = 1;
-    if (!whole) {
+    if (joint) {
+      DELTAWIRE_ASSIGN(const uint64_t stretches, reader.Varint("stretches"));
+      for (uint64_t field = 0; field < 1 + 2 * stretches; ++field) DELTAWIRE_TRY(reader.Varint("stretch"));
+    } else if (!whole) {
       DELTAWIRE_ASSIGN(count, reader.Varint("number of blocks"));
     }
     if (digest) DELTAWIRE_TRY(reader.ReadDigest("tensor digest"));
     to_here(fmt::format("tensor {}: index, flags{}{}", Quoted(TensorName(static_cast<uint32_t>(tensor))),
-                        whole ? "" : ", number of blocks", digest ? ", digest" : ""));
+                        joint   ? ", tensors joined with it"
+                        : whole ? ""
+                                : ", number of blocks",
+                        digest ? ", digest" : ""));
     for (uint64_t i = 0; i < count; ++i) {
-      if (!whole) {
+      if (!whole && !joint) {
         DELTAWIRE_ASSIGN(const uint64_t cut, reader.Varint("mask of cut dimensions"));
         for (int field = 2 * std::popcount(cut); field > 0; --field) DELTAWIRE_TRY(reader.Varint("box"));
       }
-      DELTAWIRE_TRY(reader.Byte("coding"));
-      for (const auto* field : {"bytes", "changed", "uncertain"}) DELTAWIRE_TRY(reader.Varint(field));
+      DELTAWIRE_ASSIGN(const uint8_t coding, reader.Byte("coding"));
+      if (coding != kDenseCoding) {
+        for (const auto* field : {"bytes", "changed", "uncertain"}) DELTAWIRE_TRY(reader.Varint(field));
+      }
       DELTAWIRE_TRY(reader.U64("hash"));
       DELTAWIRE_TRY(reader.ReadDigest("block digest"));
-      to_here("row of block " + BlockMeaning(map_.table->blocks[next_block++]));
+      to_here("row of " + BlockMeaning(map_.table->blocks[next_block++]));
     }
   }
   return reader.End();

@@ -50,9 +50,9 @@ TEST(ByteMap, PatchWithItsInventory) {
   EXPECT_EQ(map.inventory, ExampleInventory());
   EXPECT_EQ(map.table, ExampleTable());
   EXPECT_NE(MeaningAt(map, 0).find("header length"), std::string::npos);
-  EXPECT_NE(MeaningAt(map, map.blocks_offset).find("\"mlp.weight\" [2:4, 0:3]"), std::string::npos);
-  EXPECT_NE(MeaningAt(map, map.blocks_offset + 3).find("\"norm.weight\" [0:2]"), std::string::npos);
-  EXPECT_NE(MeaningAt(map, file.size() - 1).find("row of block \"norm.weight\""), std::string::npos);
+  EXPECT_NE(MeaningAt(map, map.blocks_offset).find("\"mlp.weight\", block [2:4, 0:3]"), std::string::npos);
+  EXPECT_NE(MeaningAt(map, map.blocks_offset + 3).find("\"norm.weight\", block [0:2]"), std::string::npos);
+  EXPECT_NE(MeaningAt(map, file.size() - 1).find("row of tensor \"norm.weight\""), std::string::npos);
 }
 
 TEST(ByteMap, UpdateWithAndWithoutTheRunsInventory) {

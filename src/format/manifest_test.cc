@@ -33,16 +33,16 @@ std::string Forge(std::string text, std::string_view from, std::string_view to) 
 TEST(Manifest, Example) {
   EXPECT_EQ(
       ManifestText(ExampleManifest()),
-      R"({"attempt":"a1","base":{"digest":"00000000000000010000000000000002","kind":"version","manifest":"bbb)"
-      R"(bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb","number":41},"content":"671e83a5563e2)"
-      R"(51e26fc58757b721e9d","counts":{"changed":2,"dense":2,"sent":5,"total":22,"uncertain":1},"created_uni)"
-      R"(x_ns":1790000000000000000,"detectors":[{"detector":"snapshot","elements":22,"reason":"no optimizer",)"
-      R"("tensors":3}],"digest":"00000000000000030000000000000004","format":"deltawire.manifest","format_vers)"
-      R"(ion":0,"inventory":"f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de","number":42,"p)"
-      R"(arts":[{"bytes":652,"coding":"step","name":"updates/00000042/a1-part-00000.safetensors","sha256":"da)"
-      R"(40b5da0cf3a926372d8781441e087cfec09000a8bf0cb6b5d2c9f66b33ff7b","table":{"bytes":79,"offset":573,"sh)"
-      R"(a256":"9dc0244c6300d02d128bb5b348cb67c1eb35d9c38ff2bf7c9b061921fb07da84"}}],"run":"run7","steps":1,")"
-      R"(writer":"w0"})");
+      R"({"attempt":"a1","base":{"digest":"00000000000000010000000000000002","kind":"version","manifest":"b)"
+      R"(bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb","number":41},"content":"61ecd2972)"
+      R"(0f774a727b2e3f1f3159d82","counts":{"changed":2,"dense":2,"sent":5,"total":22,"uncertain":1},"creat)"
+      R"(ed_unix_ns":1790000000000000000,"detectors":[{"detector":"snapshot","elements":22,"reason":"no opt)"
+      R"(imizer","tensors":3}],"digest":"00000000000000030000000000000004","format":"deltawire.manifest","f)"
+      R"(ormat_version":0,"inventory":"f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de","n)"
+      R"(umber":42,"parts":[{"bytes":649,"coding":"step","name":"updates/00000042/a1-part-00000.safetensors)"
+      R"(","sha256":"caee18b321492e6a16c9a20efeb53dc4607cc8339a740c952aa3548920f0040f","table":{"bytes":76,)"
+      R"("offset":573,"sha256":"96d346c450a34aa75f584dda0efab055940e3c01072d68f15ed8fa6f019b0489"}}],"run":)"
+      R"("run7","steps":1,"writer":"w0"})");
 }
 
 TEST(Manifest, RoundTrip) {

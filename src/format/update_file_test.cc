@@ -43,12 +43,12 @@ TEST(UpdateFile, Example) {
   const uint64_t n = LoadLe<uint64_t>(update.file.data());
   EXPECT_EQ(
       AsText(ByteSpan(update.file).subspan(8, n)),
-      R"({"__metadata__":{"base":"41","base_digest":"00000000000000010000000000000002","content":"530fd2008ef)"
-      R"(a2704ce203cf648d198c8","digest":"00000000000000030000000000000004","format":"deltawire.update","form)"
-      R"(at_version":"0","inventory":"f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de","numb)"
-      R"(er":"42","run":"run7","writer":"w0"},"deltawire.blocks":{"dtype":"U8","shape":[11],"data_offsets":[0)"
-      R"(,11]},"deltawire.entropy":{"dtype":"U8","shape":[2],"data_offsets":[11,13]},"deltawire.table":{"dtyp)"
-      R"(e":"U8","shape":[79],"data_offsets":[13,92]}}       )");
+      R"({"__metadata__":{"base":"41","base_digest":"00000000000000010000000000000002","content":"5b03b99c7)"
+      R"(c6a1000da428b734e67d1e8","digest":"00000000000000030000000000000004","format":"deltawire.update",")"
+      R"(format_version":"0","inventory":"f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de")"
+      R"(,"number":"42","run":"run7","writer":"w0"},"deltawire.blocks":{"dtype":"U8","shape":[11],"data_off)"
+      R"(sets":[0,11]},"deltawire.entropy":{"dtype":"U8","shape":[2],"data_offsets":[11,13]},"deltawire.tab)"
+      R"(le":{"dtype":"U8","shape":[76],"data_offsets":[13,89]}}       )");
   EXPECT_EQ(update.table.offset, 8 + n + 13);
   EXPECT_EQ(update.table.offset + update.table.bytes, update.file.size());
   EXPECT_EQ(update.table.sha256, ToHex(Sha256(ByteSpan(update.file).subspan(update.table.offset))));

@@ -76,7 +76,7 @@ Version Describe(const LoadedPatch& patch) {
   for (const auto& block : patch.update.blocks) {
     version.changed += block.changes.changed.size();
     version.uncertain += block.changes.uncertain.size();
-    if (block.dense) version.dense += ElementCount(patch.grid->boxes(block.tensor)[block.block]);
+    if (block.dense) version.dense += block.members.front().elements;
   }
   version.sent = version.changed + version.uncertain + version.dense;
   version.bytes = patch.file->size_bytes();
@@ -202,15 +202,15 @@ Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& 
   const auto new_box = [&](uint32_t tensor, const Box& box) {
     return BlockOf(options, now.tensors()[tensor].view, box, inventory.tensors[tensor].name);
   };
-  delta::ClassSource source;
-  source.read = [&](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
+  delta::EncodeOptions encoding{
+      .coding = options.coding, .embed = format::EmbedInventory::kYes, .source = {}};
+  encoding.source.read = [&](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
     new_box(tensor, box).Read(bits);
     return {};
   };
-  source.view = [&](uint32_t tensor, const Box& box) { return new_box(tensor, box).HostBits(); };
+  encoding.source.view = [&](uint32_t tensor, const Box& box) { return new_box(tensor, box).HostBits(); };
   DELTAWIRE_ASSIGN(const auto update,
-                   delta::EncodeUpdate(header, inventory, grid, tensors, options.coding,
-                                       format::EmbedInventory::kYes, options.parallel, source));
+                   delta::EncodeUpdate(header, inventory, grid, tensors, encoding, options.parallel));
   const ByteSpan pieces[] = {update.frame.head, update.blocks, update.frame.tail};
   DELTAWIRE_TRY(WriteFileDurably(out, pieces));
 

@@ -212,16 +212,16 @@ Result<std::vector<delta::EncodedUpdate>> Publisher::Encode(const Collected& col
   header.inventory = inventory_hash_;
   header.base_digest = base.digest;
   header.digest = collected.digest;
-  delta::ClassSource source;
-  source.read = [this](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
+  delta::EncodeOptions encoding;
+  encoding.source.read = [this](uint32_t tensor, const Box& box, MutableByteSpan bits) -> Status {
     (*watch_)[tensor].ReadBox(box, bits);
     return {};
   };
   std::vector<delta::EncodedUpdate> updates;
   for (const codec::Coding coding : options_.codings) {
-    DELTAWIRE_ASSIGN(auto update,
-                     delta::EncodeUpdate(header, inventory_, grid_, collected.tensors, coding,
-                                         format::EmbedInventory::kNo, options_.parallel, source));
+    encoding.coding = coding;
+    DELTAWIRE_ASSIGN(auto update, delta::EncodeUpdate(header, inventory_, grid_, collected.tensors, encoding,
+                                                      options_.parallel));
     updates.push_back(std::move(update));
   }
   return updates;

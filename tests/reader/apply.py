@@ -19,7 +19,7 @@ CHECK_BYTES = 4
 
 
 def apply_block(tables, block: Block, data: bytes, item: Item, box: np.ndarray) -> np.ndarray:
-    """The box's new bits, flat; `box` has the old ones."""
+    """The block's new bits, flat, tensor after tensor; `box` has the old ones, of `item`'s width."""
     if block.coding == codings.DENSE:
         return np.frombuffer(data, dtype=unsigned(item.dtype)).copy()
     stream = data
@@ -83,13 +83,25 @@ def apply(parts: Sequence[Update], inventory: Inventory, base: State | None) -> 
             for block in group.blocks:
                 check(first.base_digest is not None or block.coding == codings.DENSE, f"{item.name}: no base")
                 data = part.blocks[block.offset : block.offset + block.bytes]
-                box = base[item.name][block.slices].ravel()
+                items = [inventory.tensors[member.tensor] for member in block.members]
+                box = np.concatenate(
+                    [
+                        base[own.name][member.slices].ravel()
+                        for own, member in zip(items, block.members, strict=True)
+                    ]
+                )
                 new = apply_block(tables, block, data, item, box)
-                found = digest.text(digest.of_elements(item.name, block.positions(item.shape), new))
+                after = digest.ZERO
+                at = 0
+                for own, member in zip(items, block.members, strict=True):
+                    bits = new[at : at + member.elements]
+                    at += member.elements
+                    after = digest.add(after, digest.of_elements(own.name, member.positions(own.shape), bits))
+                    state[own.name][member.slices] = bits.reshape(member.size)
+                    check(not written[own.name][member.slices].any(), f"{own.name}: parts overlap")
+                    written[own.name][member.slices] = True
+                found = digest.text(after)
                 check(found == block.after, f"{item.name}: block digests to {found} instead of {block.after}")
-                state[item.name][block.slices] = new.reshape(block.size)
-                check(not written[item.name][block.slices].any(), f"{item.name}: parts overlap")
-                written[item.name][block.slices] = True
     for item in inventory.tensors:
         check(first.base_digest is not None or written[item.name].all(), f"{item.name}: not all is sent")
     for name, expected in promised.items():

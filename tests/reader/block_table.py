@@ -11,21 +11,17 @@ from codings import ABSOLUTE, CLASS, DENSE, MAX_ELEMENTS, STEP, check
 from inventory import Inventory, Item
 from wire import Cursor, Unsupported
 
-WHOLE, TENSOR_DIGEST, DIGEST_IS_BLOCKS = 1, 2, 4
+WHOLE, TENSOR_DIGEST, DIGEST_IS_BLOCKS, JOINT = 1, 2, 4, 8
 MAX_CUTS = 10
 
 
 @dataclass(frozen=True)
-class Block:
+class Member:
+    """A tensor's part of a block."""
+
+    tensor: int
     start: tuple[int, ...]
     size: tuple[int, ...]
-    coding: int
-    offset: int  # in deltawire.blocks
-    bytes: int
-    changed: int
-    uncertain: int
-    hash: int
-    after: str
 
     @property
     def elements(self) -> int:
@@ -38,6 +34,22 @@ class Block:
     def positions(self, shape: tuple[int, ...]) -> np.ndarray:
         """Flat positions, in the tensor, of the box's elements."""
         return np.arange(math.prod(shape), dtype=np.uint64).reshape(shape)[self.slices].ravel()
+
+
+@dataclass(frozen=True)
+class Block:
+    members: tuple[Member, ...]  # several: a joint block
+    coding: int
+    offset: int  # in deltawire.blocks
+    bytes: int
+    changed: int
+    uncertain: int
+    hash: int
+    after: str
+
+    @property
+    def elements(self) -> int:
+        return sum(member.elements for member in self.members)
 
 
 @dataclass(frozen=True)
@@ -71,21 +83,41 @@ def parse_box(cursor: Cursor, item: Item):
     return tuple(start), tuple(size)
 
 
-def parse_block(cursor: Cursor, item: Item, whole: bool, offset: int) -> Block:
-    start, size = ((0,) * len(item.shape), item.shape) if whole else parse_box(cursor, item)
+def parse_block(cursor: Cursor, members: tuple[Member, ...], item: Item, offset: int) -> Block:
     coding = cursor.unsigned(1)
     if coding not in (DENSE, ABSOLUTE, STEP, CLASS):
         raise Unsupported(f"{item.name}: coding {coding}")
-    stream_bytes, changed, uncertain = cursor.varint(), cursor.varint(), cursor.varint()
-    block = Block(
-        start, size, coding, offset, stream_bytes, changed, uncertain, cursor.unsigned(8), cursor.digest()
+    elements = sum(member.elements for member in members)
+    check(1 <= elements <= MAX_ELEMENTS, f"{item.name}: block of {elements} elements")
+    stream_bytes, changed, uncertain = elements * item.width, 0, 0
+    if coding != DENSE:
+        stream_bytes, changed, uncertain = cursor.varint(), cursor.varint(), cursor.varint()
+    check(changed + uncertain <= elements, f"{item.name}: more changes than elements")
+    return Block(
+        members, coding, offset, stream_bytes, changed, uncertain, cursor.unsigned(8), cursor.digest()
     )
-    check(1 <= block.elements <= MAX_ELEMENTS, f"{item.name}: block of {block.elements} elements")
-    check(changed + uncertain <= block.elements, f"{item.name}: more changes than elements")
-    check(
-        coding != DENSE or stream_bytes == block.elements * item.width, f"{item.name}: size of a dense block"
+
+
+def parse_joined(cursor: Cursor, inventory: Inventory, first: int) -> tuple[Member, ...]:
+    """All tensors of a joint block."""
+    stretches = cursor.varint()
+    check(stretches <= len(inventory.tensors), f"{stretches} stretches")
+    tensors = []
+    at = first
+    for stretch in range(stretches + 1):
+        if stretch > 0:
+            at = tensors[-1] + 2 + cursor.varint()
+        more = cursor.varint()
+        check(at + more < len(inventory.tensors), f"joint block with tensor {at + more}")
+        tensors += range(at, at + more + 1)
+    items = [inventory.tensors[tensor] for tensor in tensors]
+    check(len(items) > 1, f"{items[0].name}: a joint block of one tensor")
+    check(len({item.width for item in items}) == 1, f"{items[0].name}: joined with another width")
+    check(all(math.prod(item.shape) for item in items), f"{items[0].name}: joined with no elements")
+    return tuple(
+        Member(tensor, (0,) * len(item.shape), item.shape)
+        for tensor, item in zip(tensors, items, strict=True)
     )
-    return block
 
 
 def separate(boxes, cuts: int) -> bool:
@@ -110,7 +142,12 @@ def parse_group(cursor: Cursor, inventory: Inventory, tensor: int, offset: int) 
     check(tensor < len(inventory.tensors), f"tensor {tensor} of {len(inventory.tensors)}")
     item = inventory.tensors[tensor]
     flags = cursor.unsigned(1)
-    check(flags < 8, f"{item.name}: flags {flags}")
+    check(flags < 16, f"{item.name}: flags {flags}")
+    if flags & JOINT:
+        check(flags == JOINT, f"{item.name}: flags {flags}")
+        block = parse_block(cursor, parse_joined(cursor, inventory, tensor), item, offset)
+        check(block.coding != DENSE, f"{item.name}: a dense joint block")
+        return Group(tensor, None, (block,))
     whole, stored = bool(flags & WHOLE), bool(flags & TENSOR_DIGEST)
     check(not flags & DIGEST_IS_BLOCKS or (whole and not stored), f"{item.name}: flags {flags}")
     count = 1 if whole else cursor.varint()
@@ -118,14 +155,13 @@ def parse_group(cursor: Cursor, inventory: Inventory, tensor: int, offset: int) 
     check(count or stored, f"{item.name}: neither blocks nor digest")
     blocks: list[Block] = []
     for _ in range(count):
-        blocks.append(parse_block(cursor, item, whole, offset))
+        box = ((0,) * len(item.shape), item.shape) if whole else parse_box(cursor, item)
+        blocks.append(parse_block(cursor, (Member(tensor, *box),), item, offset))
         offset += blocks[-1].bytes
-    check(
-        whole or all(block.size != item.shape for block in blocks),
-        f"{item.name}: a whole block spelled as cut",
-    )
-    check(all(a.start < b.start for a, b in itertools.pairwise(blocks)), f"{item.name}: order of blocks")
-    check(not blocks or separate([(b.start, b.size) for b in blocks], 0), f"{item.name}: blocks overlap")
+    boxes = [(block.members[0].start, block.members[0].size) for block in blocks]
+    check(whole or all(size != item.shape for _, size in boxes), f"{item.name}: a whole block spelled as cut")
+    check(all(a[0] < b[0] for a, b in itertools.pairwise(boxes)), f"{item.name}: order of blocks")
+    check(not boxes or separate(boxes, 0), f"{item.name}: blocks overlap")
     check(
         not (whole and stored and digest == blocks[0].after),
         f"{item.name}: digest is the block's, and stored",
@@ -148,4 +184,8 @@ def parse(data: bytes, inventory: Inventory) -> Table:
         groups.append(parse_group(cursor, inventory, tensor, offset))
         offset += sum(block.bytes for block in groups[-1].blocks)
     cursor.end()
+    named = [group.tensor for group in groups] + [
+        member.tensor for group in groups for block in group.blocks for member in block.members[1:]
+    ]
+    check(len(set(named)) == len(named), "a joined tensor has another group")
     return Table(entropy_bytes, entropy_hash, tuple(groups))

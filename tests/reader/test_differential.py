@@ -80,7 +80,7 @@ def test_tensors_of_several_blocks(tmp_path, same, shape):
     deltawire.diff(tmp_path / "old", tmp_path / "new", tmp_path / "patch")
     parsed = check_patch(tmp_path / "patch", old, new, same)
     (group,) = update.parse_table(parsed, parsed.inventory).groups
-    boxes = [(block.start, block.size) for block in group.blocks]
+    boxes = [(block.members[0].start, block.members[0].size) for block in group.blocks]
     assert boxes == inventory.grid_boxes(parsed.inventory.tensors[0])
     assert len(boxes) > 1
 

@@ -106,7 +106,12 @@ def test_the_runs_have_what_the_readme_says(golden):
     assert run.manifests[3].alias_of == 2
     assert run.inventory.tensors[0].aliases == ("head.weight",)
     tables = [update.parse_table(part, run.inventory) for part in run.parts(2)["step"]]
-    assert DENSE in {block.coding for table in tables for group in table.groups for block in group.blocks}
+    blocks = [block for table in tables for group in table.groups for block in group.blocks]
+    assert DENSE in {block.coding for block in blocks}
+    for coding in ("class", "step", "absolute"):
+        (part,) = run.parts(1)[coding]
+        groups = update.parse_table(part, run.inventory).groups
+        assert max(len(block.members) for group in groups for block in group.blocks) > 1
     assert open_run(golden, "run-on-base").manifests[0].base.kind == "checkpoint"
 
 
@@ -145,7 +150,13 @@ def test_a_step_on_a_damaged_base_is_seen_by_the_values_check(golden):
             if block.coding == DENSE:
                 continue
             data = parsed.blocks[block.offset : block.offset + block.bytes]
-            box = base[item.name].bits[block.slices].ravel()
+            names = [parsed.inventory.tensors[member.tensor].name for member in block.members]
+            box = np.concatenate(
+                [
+                    base[name].bits[member.slices].ravel()
+                    for name, member in zip(names, block.members, strict=True)
+                ]
+            )
             apply_block(tables, block, data, item, box)
             with pytest.raises(Corrupt, match="check"):
                 apply_block(tables, block, data, item, box ^ np.array(4, box.dtype))

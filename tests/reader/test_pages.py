@@ -77,11 +77,27 @@ def test_block_table():
     table = block_table.parse(table_bytes(), inventory.parse(inventory_text()))
     assert (table.entropy_bytes, [group.tensor for group in table.groups]) == (2, [1, 2])
     (first,), (second,) = (group.blocks for group in table.groups)
-    assert (first.start, first.size) == ((2, 0), (2, 3))
+    assert first.members == (block_table.Member(1, (2, 0), (2, 3)),)
     assert (first.coding, first.bytes, first.changed, first.uncertain) == (2, 3, 2, 1)
     assert first.after == "00000000000000030000000000000004" and table.groups[0].digest is None
-    assert (second.size, second.coding, second.bytes, second.offset) == ((2,), 0, 8, 3)
+    assert second.members == (block_table.Member(2, (0,), (2,)),)
+    assert (second.coding, second.bytes, second.offset) == (0, 8, 3)
     assert table.groups[1].digest == second.after == "00000000000000050000000000000006"
+
+
+def test_joint_block():
+    items = [inventory.Item(name, (), "BF16", (3,), (0, 1), "none") for name in "abcdefg"]
+    items[3] = inventory.Item("d", (), "F32", (2,), (0, 1), "none")
+    known = inventory.Inventory("", "", tuple(items))
+    data = hexadecimal(fences(example("block-table.md", "Example of a joint block"))[0])
+    joint, alone = block_table.parse(data, known).groups
+    (block,) = joint.blocks
+    assert [member.tensor for member in block.members] == [0, 1, 2, 4, 6]
+    assert (block.elements, block.coding, block.bytes, block.changed, block.uncertain) == (15, 3, 11, 5, 1)
+    assert (joint.digest, block.after) == (None, "00000000000000070000000000000008")
+    (block,) = alone.blocks
+    assert (alone.tensor, block.coding, block.bytes, block.offset) == (3, 2, 7, 11)
+    assert alone.digest == block.after == "0000000000000009000000000000000a"
 
 
 def test_update():
@@ -90,7 +106,7 @@ def test_update():
     assert len(data) == int(stated)
     parsed = update.parse(data)
     assert (parsed.run, parsed.number, parsed.base, parsed.writer) == ("run7", 42, 41, "w0")
-    assert (parsed.table_offset, len(parsed.table)) == (573, 79)
+    assert (parsed.table_offset, len(parsed.table)) == (573, 76)
     table = update.parse_table(parsed, inventory.parse(inventory_text()))
     assert table.blocks_bytes == 11
 
