@@ -14,12 +14,13 @@
 
 namespace deltawire::codec {
 
-// Written into block tables: append only. 4 is reserved for `open`, which is a file of its own.
+// Written into block tables: append only.
 enum class Coding : uint8_t {
   kDense = 0,     // every element's new bits, raw
   kAbsolute = 1,  // positions and new bits: needs no base, idempotent
   kStep = 2,      // positions and ordinal steps: needs the old bits at the changed positions
   kClass = 3,     // ranks within classes of the base, and ordinal steps: needs the whole block's base
+  kOpen = 4,      // a file of its own, without streams (format/open_patch.h): never in a block table
 };
 
 // A block's bits in the order of its elements, as one or more pieces of memory: each a whole number of

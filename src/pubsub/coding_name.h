@@ -8,7 +8,7 @@
 
 namespace deltawire::pubsub {
 
-// "dense", "absolute", "step".
+// "dense", "absolute", "step", "class", "open".
 std::string_view CodingName(codec::Coding coding);
 // kInvalidArgument, listing the names, for any other text and for "dense" (chosen per block, not asked for).
 Result<codec::Coding> CodingFromName(std::string_view name);
