@@ -28,8 +28,10 @@ CLI::App* AddCommand(CLI::App& app, Session& session, const std::string& name, c
 
 void AddApply(CLI::App& app, Session& session);
 void AddBench(CLI::App& app, Session& session);
+void AddConvert(CLI::App& app, Session& session);
 void AddDiff(CLI::App& app, Session& session);
 void AddDoctor(CLI::App& app, Session& session);
+void AddFold(CLI::App& app, Session& session);
 void AddFollow(CLI::App& app, Session& session);
 void AddInspect(CLI::App& app, Session& session);
 void AddLog(CLI::App& app, Session& session);

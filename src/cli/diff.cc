@@ -60,10 +60,11 @@ void AddDiff(CLI::App& app, Session& session) {
   command->add_option("NEW", options->new_path, "the same tensors with new bits")->required();
   command->add_option("-o,--output", options->out, "the patch to write, a safetensors file")->required();
   command
-      ->add_option("--coding", options->coding,
-                   "class (smallest; reads the whole base), step, or absolute (applies without reading old "
-                   "bits)")
-      ->check(CLI::IsMember({"class", "step", "absolute"}))
+      ->add_option(
+          "--coding", options->coding,
+          "class (smallest; reads the whole base), step, absolute (applies without reading old bits), or "
+          "open (for other tools)")
+      ->check(CLI::IsMember({"class", "step", "absolute", "open"}))
       ->capture_default_str();
   command->add_flag("--force", options->force, "replace an existing output file");
   options->threads = AddThreads(command);

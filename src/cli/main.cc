@@ -75,6 +75,8 @@ int Run(int argc, char** argv) {
   AddDiff(app, session);
   AddApply(app, session);
   AddVerify(app, session);
+  AddConvert(app, session);
+  AddFold(app, session);
   AddInspect(app, session);
   AddLog(app, session);
   AddFollow(app, session);

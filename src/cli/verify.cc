@@ -6,6 +6,7 @@
 #include "cli/command.h"
 #include "cli/patch_options.h"
 #include "format/byte_map.h"
+#include "format/open_patch.h"
 #include "pubsub/checkpoint.h"
 #include "pubsub/identify.h"
 #include "pubsub/verify_run.h"
@@ -63,11 +64,13 @@ Result<ExitCode> VerifyFile(Session& session, const Options& options, format::Fi
   const auto map = format::MapBytes(bytes);
   if (!map) return Wrong(session, Error(map.error()).Within(options.path));
   const std::string name(format::FileKindName(kind));
-  const bool update = kind == format::FileKind::kUpdate;
+  std::string checked = "grammar, limits and content hash";
+  if (map->update) checked = "container and content hash; its blocks need the run: verify the run's URL";
+  if (kind == format::FileKind::kOpen && !map->update) {
+    checked = "grammar only: TRL's patches have no hashes, and positions need their base (deltawire convert)";
+  }
   ReportGood(session, {{"ok", true}, {"kind", name}, {"path", options.path}, {"bytes", bytes.size()}}, name,
-             {{"checked", update ? "container and content hash; its blocks need the run: verify the run's URL"
-                                 : "grammar, limits and content hash"},
-              {"bytes", CountText(bytes.size())}});
+             {{"checked", checked}, {"bytes", CountText(bytes.size())}});
   return kOk;
 }
 
@@ -190,6 +193,11 @@ Result<ExitCode> Run(Session& session, const Options& options) {
       const auto update = format::ParseUpdate(bytes);
       if (!update) return Wrong(session, Error(update.error()).Within(options.path));
       if (update->inventory) return VerifyPatchFile(session, options);
+    }
+    if (*kind == format::FileKind::kOpen) {
+      const auto patch = format::ParseOpenPatch(bytes);
+      if (!patch) return Wrong(session, Error(patch.error()).Within(options.path));
+      if (patch->header && patch->inventory) return VerifyPatchFile(session, options);
     }
     if (*kind != format::FileKind::kSafetensors) return VerifyFile(session, options, *kind, bytes);
   }

@@ -1,5 +1,6 @@
 #include "delta/decode.h"
 
+#include "delta/open_update.h"
 #include "delta/value_check.h"
 
 namespace deltawire::delta {
@@ -42,6 +43,7 @@ Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& 
 
 Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inventory, const GridIndex& grid,
                                    const Parallel& parallel) {
+  if (format::IsOpenPatch(file)) return DecodeOpen(file, inventory, grid, parallel);
   DELTAWIRE_ASSIGN(const format::ParsedUpdate update, format::ParseUpdate(file));
   DELTAWIRE_ASSIGN(format::BlockTable table, format::ReadTable(update, inventory));
   DELTAWIRE_ASSIGN(const codec::Decoder decoder, codec::Decoder::Open(update.entropy));
@@ -52,6 +54,13 @@ Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inven
   out.blocks.resize(table.blocks.size());
   for (size_t i = 0; i < table.blocks.size(); ++i) {
     DELTAWIRE_ASSIGN(out.blocks[i].members, MembersOf(table.blocks[i], inventory, grid));
+    const auto coding = static_cast<codec::Coding>(table.blocks[i].coding);
+    if (!update.header.more_bases.empty() && coding != codec::Coding::kDense &&
+        coding != codec::Coding::kAbsolute) {
+      return Fail(Code::kCorrupt, "{}: coding {} needs one base, but the update starts from {}",
+                  MembersText(out.blocks[i].members, inventory, grid), table.blocks[i].coding,
+                  update.header.more_bases.size() + 1);
+    }
   }
   std::vector<Status> statuses(table.blocks.size());
   parallel.For(table.blocks.size(), [&](uint64_t i) {
@@ -63,6 +72,23 @@ Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inven
     return Fail(statuses[i].error().Within(MembersText(out.blocks[i].members, inventory, grid)));
   }
   return out;
+}
+
+Result<PatchHead> ReadPatchHead(ByteSpan file) {
+  if (format::IsOpenPatch(file)) {
+    DELTAWIRE_ASSIGN(const auto patch, format::ParseOpenPatch(file));
+    if (!patch.header) {
+      return Fail(
+          Code::kUnsupported,
+          "this patch is not one of deltawire's: nothing says which base it is for; convert it with the "
+          "base you know it is for (deltawire convert --base)");
+    }
+    DELTAWIRE_ASSIGN(auto inventory, format::ReadOpenInventory(patch));
+    return PatchHead{*patch.header, std::move(inventory)};
+  }
+  DELTAWIRE_ASSIGN(const auto update, format::ParseUpdate(file));
+  DELTAWIRE_ASSIGN(auto inventory, format::ReadInventory(update));
+  return PatchHead{update.header, std::move(inventory)};
 }
 
 }  // namespace deltawire::delta

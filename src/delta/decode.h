@@ -36,4 +36,12 @@ struct DecodedUpdate {
 Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inventory, const GridIndex& grid,
                                    const Parallel& parallel);
 
+// What a standalone patch says of itself, whatever its coding; checks as far as the content hash and the
+// inventory's. kNotFound when it carries no inventory.
+struct PatchHead {
+  format::UpdateHeader header;
+  format::Inventory inventory;
+};
+Result<PatchHead> ReadPatchHead(ByteSpan file);
+
 }  // namespace deltawire::delta

@@ -6,6 +6,7 @@
 
 #include "base/hash.h"
 #include "delta/join_blocks.h"
+#include "delta/open_update.h"
 #include "delta/value_check.h"
 
 namespace deltawire::delta {
@@ -200,6 +201,8 @@ Bytes EncodedUpdate::Join() const {
 Result<EncodedUpdate> EncodeUpdate(const format::UpdateHeader& header, const format::Inventory& inventory,
                                    const GridIndex& grid, const std::vector<ChangedTensor>& tensors,
                                    const EncodeOptions& options, const Parallel& parallel) {
+  if (options.coding == codec::Coding::kOpen)
+    return EncodeOpen(header, inventory, grid, tensors, options.embed);
   const bool by_class = options.coding == codec::Coding::kClass;
   if (by_class && !options.source.read) {
     return Fail(Code::kInvalidArgument,

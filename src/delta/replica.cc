@@ -274,7 +274,7 @@ Result<std::vector<StagedBlock>> Replica::StageBlock(const DecodedBlock& decoded
 }
 
 Status Replica::Stage(const DecodedUpdate& update) {
-  if (update.header.base_digest && *update.header.base_digest != staged_digest_) {
+  if (!format::StartsFrom(update.header, staged_digest_)) {
     return Fail(Code::kWrongBase,
                 "update to version {} starts from state {}, the receiver holds {}; catch up from the catalog "
                 "(update()) "

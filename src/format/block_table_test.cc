@@ -172,6 +172,21 @@ TEST(BlockTable, JointBlocksHaveAtMostTwoToThe21ElementsAndNoneIsEmpty) {
   EXPECT_FALSE(check(uint64_t{1} << 40, uint64_t{1} << 40));
 }
 
+TEST(BlockTable, AJointBlockOfOneTensorIsASecondSpelling) {
+  BlockTable table = JointTable();
+  table.blocks.resize(1);
+  table.blocks[0].joined = {1};
+  table.tensors.clear();
+  Bytes bytes = BlockTableBytes(table, JointInventory());
+  ASSERT_TRUE(ParseBlockTable(bytes, JointInventory(), 11));
+  const size_t more = 4 + 1 + 1 + 8 + 1 + 2 + 1;
+  ASSERT_EQ(bytes[more], 1);
+  bytes[more] = 0;
+  const auto parsed = ParseBlockTable(bytes, JointInventory(), 11);
+  ASSERT_FALSE(parsed);
+  EXPECT_NE(parsed.error().message().find("a joint block of one tensor"), std::string::npos);
+}
+
 TEST(BlockTable, JoinedTensorsInAnyStretches) {
   constexpr uint64_t kSeed = 12;
   SeededRng rng(kSeed);

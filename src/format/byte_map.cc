@@ -9,6 +9,7 @@
 #include "format/digests.h"
 #include "format/json.h"
 #include "format/manifest.h"
+#include "format/open_patch.h"
 #include "format/safetensors.h"
 #include "format/text.h"
 
@@ -278,6 +279,7 @@ std::string_view FileKindName(FileKind kind) {
   switch (kind) {
     case FileKind::kSafetensors: return "safetensors";
     case FileKind::kUpdate: return "update";
+    case FileKind::kOpen: return "open patch";
     case FileKind::kManifest: return "manifest";
     case FileKind::kAnchorManifest: return "anchor manifest";
     case FileKind::kInventory: return "inventory";
@@ -293,8 +295,9 @@ Result<FileKind> KindOf(ByteSpan file) {
   if (!container && !file.empty() && file[0] == '{') return JsonKind(file);
   DELTAWIRE_ASSIGN(const SafetensorsHeader header, ParseSafetensors(file, file.size()));
   const auto format = header.metadata.find("format");
-  return format != header.metadata.end() && format->second == kUpdateFormat ? FileKind::kUpdate
-                                                                            : FileKind::kSafetensors;
+  if (format == header.metadata.end()) return FileKind::kSafetensors;
+  if (format->second == kSparsePatchFormat) return FileKind::kOpen;
+  return format->second == kUpdateFormat ? FileKind::kUpdate : FileKind::kSafetensors;
 }
 
 Result<ByteMap> MapBytes(ByteSpan file, const Inventory* inventory) {
@@ -304,6 +307,11 @@ Result<ByteMap> MapBytes(ByteSpan file, const Inventory* inventory) {
   switch (kind) {
     case FileKind::kUpdate: DELTAWIRE_TRY(mapper.AddUpdate(inventory)); break;
     case FileKind::kDigestTable: DELTAWIRE_TRY(mapper.AddDigestTable()); break;
+    case FileKind::kOpen: {
+      DELTAWIRE_ASSIGN(const OpenPatch patch, ParseOpenPatch(file));
+      mapper.map().update = patch.header;
+      [[fallthrough]];
+    }
     case FileKind::kSafetensors: {
       DELTAWIRE_ASSIGN(const SafetensorsHeader header, ParseSafetensors(file, file.size()));
       mapper.AddContainerHeader(header);

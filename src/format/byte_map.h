@@ -15,8 +15,16 @@
 
 namespace deltawire::format {
 
-enum class FileKind : uint8_t { kSafetensors, kUpdate, kManifest, kAnchorManifest, kInventory, kDigestTable };
-// "safetensors", "update", "manifest", "anchor manifest", "inventory", "digest table".
+enum class FileKind : uint8_t {
+  kSafetensors,
+  kUpdate,
+  kOpen,  // a patch of index and value tensors: ours in coding `open`, or TRL's
+  kManifest,
+  kAnchorManifest,
+  kInventory,
+  kDigestTable
+};
+// "safetensors", "update", "open patch", "manifest", "anchor manifest", "inventory", "digest table".
 std::string_view FileKindName(FileKind kind);
 
 // By the file's first bytes, its safetensors metadata or its JSON field "format". kCorrupt when it is none of

@@ -17,6 +17,7 @@ namespace deltawire::format {
 
 inline constexpr std::string_view kUpdateFormat = "deltawire.update";
 inline constexpr std::string_view kUpdateVersion = "0";
+inline constexpr size_t kMostMoreBases = 1024;
 inline constexpr std::string_view kBlocksTensor = "deltawire.blocks";
 inline constexpr std::string_view kEntropyTensor = "deltawire.entropy";
 inline constexpr std::string_view kInventoryTensor = "deltawire.inventory";
@@ -30,10 +31,16 @@ struct UpdateHeader {
   std::string writer;                 // random id of the publisher
   std::string inventory;              // InventoryHash
   std::optional<Digest> base_digest;  // state digest before; nullopt when the update needs no base
+  // Other states that it starts from as well, as a fold does from every version inside its range: at most
+  // kMostMoreBases, distinct, none without base_digest. Its blocks are then dense or absolute.
+  std::vector<Digest> more_bases = {};
   Digest digest;                      // state digest of version `number`
 
   friend bool operator==(const UpdateHeader&, const UpdateHeader&) = default;
 };
+
+// Whether the update may be applied to a state with this digest.
+bool StartsFrom(const UpdateHeader& header, const Digest& state);
 
 // A range of an object with the SHA-256 of its bytes (64 hexadecimal digits).
 struct HashedRange {

@@ -227,7 +227,13 @@ TEST(UpdateFile, EachFieldIsCheckedBehindAValidHash) {
                                                      {"inventory", "00"},
                                                      {"inventory", std::string(64, 'G')},
                                                      {"digest", "none"},
-                                                     {"base_digest", std::string(32, 'A')}};
+                                                     {"base_digest", std::string(32, 'A')},
+                                                     {"more_bases", ""},
+                                                     {"more_bases", std::string(31, '1')},
+                                                     {"more_bases", std::string(32, '0')},
+                                                     {"more_bases", std::string(32, '1') + " "},
+                                                     {"more_bases", std::string(32, '1') + "," + std::string(32, '2')},
+                                                     {"more_bases", std::string(32, '1') + " " + std::string(32, '1')}};
   for (const auto& [key, value] : bad) {
     auto metadata = good;
     metadata[key] = value;
@@ -235,6 +241,16 @@ TEST(UpdateFile, EachFieldIsCheckedBehindAValidHash) {
     ASSERT_FALSE(parsed) << key << " " << value;
     EXPECT_EQ(parsed.error().code(), Code::kCorrupt) << key;
   }
+  auto several = good;
+  several["more_bases"] = std::string(32, '1') + " " + std::string(32, '2');
+  const auto parsed = ParseUpdate(Forge(several, sections));
+  ASSERT_TRUE(parsed);
+  for (const char digit : {'0', '1', '2'}) {
+    EXPECT_TRUE(StartsFrom(parsed->header, *Digest::FromHex(std::string(32, digit))));
+  }
+  EXPECT_FALSE(StartsFrom(parsed->header, *Digest::FromHex(std::string(32, '3'))));
+  several["base_digest"] = "none";
+  EXPECT_EQ(ParseUpdate(Forge(several, sections)).error().code(), Code::kCorrupt);
   using Sections = std::vector<std::pair<std::string, Dtype>>;
   for (const Sections& odd :
        {Sections{}, Sections{sections[0], sections[1]}, Sections{sections[1], sections[0], sections[2]},

@@ -11,6 +11,7 @@ namespace deltawire::format {
 namespace {
 
 constexpr std::string_view kNone = "none";
+constexpr std::string_view kMoreBases = "more_bases";
 
 // Reads texts of the metadata; errors name the key.
 class MetadataReader {
@@ -32,6 +33,24 @@ class MetadataReader {
   }
   Result<Digest> StateDigest(std::string_view key) const {
     DELTAWIRE_ASSIGN(const std::string text, Text(key));
+    return DigestFrom(key, text);
+  }
+  // Digests with a space between them; none if there is no such key.
+  Result<std::vector<Digest>> MoreBases() const {
+    std::vector<Digest> bases;
+    const auto found = metadata_.find(std::string(prefix_) + std::string(kMoreBases));
+    if (found == metadata_.end()) return bases;
+    std::string_view left = found->second;
+    while (true) {
+      const size_t end = std::min(left.find(' '), left.size());
+      DELTAWIRE_ASSIGN(bases.emplace_back(), DigestFrom(kMoreBases, left.substr(0, end)));
+      if (end == left.size()) return bases;
+      left.remove_prefix(end + 1);
+    }
+  }
+
+ private:
+  static Result<Digest> DigestFrom(std::string_view key, std::string_view text) {
     const auto digest = IsLowerHex(text, 32) ? Digest::FromHex(text) : std::nullopt;
     if (!digest) {
       return Fail(Code::kCorrupt, "update: {} is {}, expected 32 hexadecimal digits", key, Quoted(text));
@@ -39,12 +58,16 @@ class MetadataReader {
     return *digest;
   }
 
- private:
   const Metadata& metadata_;
   std::string_view prefix_;
 };
 
 }  // namespace
+
+bool StartsFrom(const UpdateHeader& header, const Digest& state) {
+  return !header.base_digest || state == *header.base_digest ||
+         std::find(header.more_bases.begin(), header.more_bases.end(), state) != header.more_bases.end();
+}
 
 Status CheckUpdateHeader(const UpdateHeader& header, Code code) {
   if (!IsRunName(header.run)) {
@@ -56,6 +79,18 @@ Status CheckUpdateHeader(const UpdateHeader& header, Code code) {
   }
   if (!IsLowerHex(header.inventory, 64)) {
     return Fail(code, "update: inventory {} is not 64 hexadecimal digits", Quoted(header.inventory));
+  }
+  if (header.more_bases.size() > kMostMoreBases) {
+    return Fail(code, "update: {} more_bases, at most {} fit", header.more_bases.size(), kMostMoreBases);
+  }
+  for (size_t i = 0; i < header.more_bases.size(); ++i) {
+    const auto at = header.more_bases.begin() + static_cast<std::ptrdiff_t>(i);
+    if (header.base_digest && *at != *header.base_digest &&
+        std::find(header.more_bases.begin(), at, *at) == at) {
+      continue;
+    }
+    return Fail(code, "update: more_bases has {}, which is named twice or stands without a base_digest",
+                header.more_bases[i].Hex());
   }
   if (header.base && *header.base >= header.number) {
     return Fail(code, "update: number {} is not above its base {}", header.number, *header.base);
@@ -74,6 +109,14 @@ Metadata UpdateHeaderMetadata(const UpdateHeader& header, std::string_view prefi
   add("writer", header.writer);
   add("inventory", header.inventory);
   add("base_digest", header.base_digest ? header.base_digest->Hex() : std::string(kNone));
+  if (!header.more_bases.empty()) {
+    std::string more;
+    for (const Digest& base : header.more_bases) {
+      if (!more.empty()) more += ' ';
+      more += base.Hex();
+    }
+    add(kMoreBases, std::move(more));
+  }
   add("digest", header.digest.Hex());
   return metadata;
 }
@@ -93,6 +136,7 @@ Result<UpdateHeader> UpdateHeaderFrom(const Metadata& metadata, std::string_view
   if (base_digest != kNone) {
     DELTAWIRE_ASSIGN(header.base_digest, reader.StateDigest("base_digest"));
   }
+  DELTAWIRE_ASSIGN(header.more_bases, reader.MoreBases());
   DELTAWIRE_ASSIGN(header.digest, reader.StateDigest("digest"));
   DELTAWIRE_TRY(CheckUpdateHeader(header, Code::kCorrupt));
   return header;

@@ -1,7 +1,5 @@
 #include "pubsub/patch_file.h"
 
-#include <unistd.h>
-
 #include <filesystem>
 #include <mutex>
 #include <numeric>
@@ -10,6 +8,8 @@
 #include "delta/replica.h"
 #include "pubsub/checkpoint.h"
 #include "pubsub/file_io.h"
+#include "pubsub/loaded_patch.h"
+#include "pubsub/temporary_copy.h"
 
 namespace deltawire::pubsub {
 namespace {
@@ -42,31 +42,6 @@ device::Block BlockOf(const PatchOptions& options, const TensorView& view, const
   return {options.backends, view, box, device::CastOfWidth(DtypeBytes(view.dtype)), DigestKey(name)};
 }
 
-struct LoadedPatch {
-  std::shared_ptr<Memory> file;
-  format::Inventory inventory;
-  std::unique_ptr<delta::GridIndex> grid;
-  delta::DecodedUpdate update;
-};
-
-Result<LoadedPatch> LoadPatch(const std::string& path, const PatchOptions& options) {
-  LoadedPatch patch;
-  DELTAWIRE_ASSIGN(patch.file, MapFile(path, false));
-  const ByteSpan bytes(static_cast<const uint8_t*>(patch.file->handle()), patch.file->size_bytes());
-  const auto load = [&]() -> Status {
-    DELTAWIRE_ASSIGN(const auto parsed, format::ParseUpdate(bytes));
-    DELTAWIRE_ASSIGN(patch.inventory, format::ReadInventory(parsed));
-    if (!parsed.header.base_digest)
-      return Fail(Code::kCorrupt, "a standalone patch must name its base's digest");
-    patch.grid = std::make_unique<delta::GridIndex>(patch.inventory);
-    DELTAWIRE_ASSIGN(patch.update,
-                     delta::DecodeUpdate(bytes, patch.inventory, *patch.grid, options.parallel));
-    return {};
-  };
-  if (auto status = load(); !status) return Fail(status.error().Within(path));
-  return patch;
-}
-
 Version Describe(const LoadedPatch& patch) {
   Version version;
   version.number = patch.update.header.number;
@@ -82,51 +57,6 @@ Version Describe(const LoadedPatch& patch) {
   version.bytes = patch.file->size_bytes();
   return version;
 }
-
-// Removes what an unfinished apply wrote.
-class TemporaryCopy {
- public:
-  explicit TemporaryCopy(std::string path) : path_(std::move(path)) {}
-  ~TemporaryCopy() {
-    std::error_code error;
-    if (!path_.empty()) fs::remove_all(path_, error);
-  }
-  TemporaryCopy(const TemporaryCopy&) = delete;
-  TemporaryCopy& operator=(const TemporaryCopy&) = delete;
-  const std::string& path() const { return path_; }
-
-  Status CopyFrom(const std::string& from) {
-    std::error_code error;
-    fs::remove_all(path_, error);  // of a killed process that had this one's id
-    if (!fs::is_directory(from, error)) return CopyFile(from, path_);
-    fs::create_directory(path_, error);
-    constexpr auto kFollow = fs::directory_options::follow_directory_symlink;
-    for (auto entry = fs::recursive_directory_iterator(from, kFollow, error);
-         !error && entry != fs::end(entry); entry.increment(error)) {
-      // Lexically: a Hugging Face cache holds links to files elsewhere, which become files here.
-      const fs::path name = entry->path().lexically_relative(from);
-      const fs::path to = fs::path(path_) / name;
-      if (name == ".deltawire") {
-        entry.disable_recursion_pending();
-      } else if (entry->is_directory(error)) {
-        fs::create_directory(to, error);
-      } else if (!error) {
-        DELTAWIRE_TRY(CopyFile(entry->path().string(), to.string()));
-      }
-      if (error) break;
-    }
-    if (error) return SystemError("copy", from + " to " + path_, error.value());
-    return {};
-  }
-  Status RenameTo(const std::string& out) {
-    if (rename(path_.c_str(), out.c_str()) != 0) return SystemError("rename", path_, errno);
-    path_.clear();
-    return {};
-  }
-
- private:
-  std::string path_;
-};
 
 }  // namespace
 
@@ -228,22 +158,16 @@ Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& 
 
 Result<Version> ApplyPatch(const std::string& base_path, const std::string& patch_path,
                            const std::string& out_path, const PatchOptions& options) {
-  std::string out = out_path;  // "OUT/" names the folder OUT
-  while (out.size() > 1 && out.ends_with('/')) out.pop_back();
   const Stopwatch watch(*options.clock);
-  std::error_code error;
-  if (fs::exists(out, error))
-    return Fail(Code::kExists, "{} exists already; remove it or choose another name", out);
-  DELTAWIRE_ASSIGN(const LoadedPatch patch, LoadPatch(patch_path, options));
+  DELTAWIRE_ASSIGN(const std::string out, NewOutput(out_path));
+  DELTAWIRE_ASSIGN(const LoadedPatch patch, LoadPatch(patch_path, options.parallel));
   {
     // Before anything is copied: most refusals need only the headers.
     DELTAWIRE_ASSIGN(const Checkpoint base, Checkpoint::Open(base_path));
     DELTAWIRE_TRY(
         format::CompareTensors(patch.inventory, base.Specs(), base_path, format::ExtraTensors::kRefuse));
   }
-  const std::string parent = fs::absolute(fs::path(out)).parent_path().string();
-  const std::string name = fs::path(out).filename().string();
-  TemporaryCopy copy(fmt::format("{}/.{}.deltawire-{}", parent, name.empty() ? "out" : name, getpid()));
+  TemporaryCopy copy = TemporaryCopy::For(out);
   DELTAWIRE_TRY(copy.CopyFrom(base_path));
   {
     DELTAWIRE_ASSIGN(const Checkpoint target, Checkpoint::Open(copy.path(), true));
@@ -251,7 +175,7 @@ Result<Version> ApplyPatch(const std::string& base_path, const std::string& patc
     for (const auto& tensor : target.tensors()) tensors.push_back({{tensor.view}});
     DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(options.backends, patch.inventory, *patch.grid,
                                                           std::move(tensors), options.parallel));
-    if (replica.digest() != *patch.update.header.base_digest) {
+    if (!format::StartsFrom(patch.update.header, replica.digest())) {
       return Fail(Code::kWrongBase,
                   "the patch was made from a checkpoint with state digest {}, {} has {}; apply it to the "
                   "checkpoint it was "
@@ -270,7 +194,7 @@ Result<Version> ApplyPatch(const std::string& base_path, const std::string& patc
 }
 
 Result<Version> VerifyPatch(const std::string& patch_path, const PatchOptions& options) {
-  DELTAWIRE_ASSIGN(const LoadedPatch patch, LoadPatch(patch_path, options));
+  DELTAWIRE_ASSIGN(const LoadedPatch patch, LoadPatch(patch_path, options.parallel));
   return Describe(patch);
 }
 

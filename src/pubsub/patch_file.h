@@ -3,6 +3,7 @@
 
 #include <functional>
 #include <string>
+#include <vector>
 
 #include "base/clock.h"
 #include "base/parallel.h"
@@ -32,6 +33,12 @@ Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& 
 // another one.
 Result<Version> ApplyPatch(const std::string& base_path, const std::string& patch, const std::string& out,
                            const PatchOptions& options);
+
+// Writes to `out` (as DiffCheckpoints does) one patch that does what `patches`, each made from the result of
+// the one before, do to `base_path` in turn. kAbsolute: it also applies to each result on the way, and where
+// a patch sent a whole block it does, too. kWrongBase naming the patch that does not fit. Memory: the changes.
+Result<Version> FoldPatches(const std::string& base_path, const std::vector<std::string>& patches,
+                            const std::string& out, const PatchOptions& options);
 
 // Checks every hash and stream of a standalone patch. Returns what it says of itself.
 Result<Version> VerifyPatch(const std::string& patch, const PatchOptions& options);

@@ -48,7 +48,7 @@ class CommitObserver {
 struct SubscriberOptions {
   std::shared_ptr<Store> store;    // shared with publishers of the same process
   std::optional<std::string> run;  // refuse any other run; otherwise the first seen is pinned
-  std::vector<std::string> codings = {"class", "step", "absolute"};  // that may be used
+  std::vector<std::string> codings = {"class", "step", "absolute", "open"};  // that may be used
   CommitObserver* observer = nullptr;
   device::Backends backends = device::HostBackends();
   Parallel parallel{};

@@ -8,7 +8,7 @@ import subprocess
 import pytest
 from cli_driver import changed, deltawire, program, write_file
 
-COMMANDS = ["diff", "apply", "verify", "inspect", "log", "follow", "doctor", "bench", "stress"]
+COMMANDS = ["diff", "apply", "verify", "convert", "inspect", "log", "follow", "doctor", "bench", "stress"]
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -60,7 +60,7 @@ def apply(parts: Sequence[Update], inventory: Inventory, base: State | None) -> 
     check(len(parts) > 0, "no parts")
     first = parts[0]
     for part in parts:
-        same = "run", "number", "base", "inventory_sha256", "base_digest", "digest"
+        same = "run", "number", "base", "inventory_sha256", "base_digest", "more_bases", "digest"
         check(
             all(getattr(part, name) == getattr(first, name) for name in same), "parts of different versions"
         )
@@ -70,7 +70,8 @@ def apply(parts: Sequence[Update], inventory: Inventory, base: State | None) -> 
         check(base is not None, "the update needs a base")
         check_state(base, inventory)
         found = digest.text(digest.of_state(base))
-        check(found == first.base_digest, f"base has digest {found}, the update wants {first.base_digest}")
+        wanted = (first.base_digest, *first.more_bases)
+        check(found in wanted, f"base has digest {found}, the update wants {' or '.join(wanted)}")
     state = {name: bits.copy() for name, bits in base.items()}
     written = {item.name: np.zeros(item.shape, dtype=bool) for item in inventory.tensors}
     promised: dict[str, str] = {}

@@ -9,10 +9,11 @@ import block_table
 import inventory
 import safetensors_file
 import xxhash
-from codings import check
+from codings import ABSOLUTE, DENSE, check
 from wire import Cursor, Unsupported, compact, decimal, hexadecimal, identifier, run_name
 
 MAX_HEADER_BYTES = 64 << 10
+MAX_MORE_BASES = 1024
 SECTIONS = "deltawire.blocks", "deltawire.entropy", "deltawire.inventory", "deltawire.table"
 KEYS = (
     "format",
@@ -36,6 +37,7 @@ class Update:
     writer: str
     inventory_sha256: str
     base_digest: str | None
+    more_bases: tuple[str, ...]
     digest: str
     blocks: bytes
     entropy: bytes
@@ -69,6 +71,13 @@ def inflate(section: bytes) -> bytes:
     return text
 
 
+def parse_more_bases(text: str) -> tuple[str, ...]:
+    bases = tuple(hexadecimal(part, 32) for part in text.split(" "))
+    check(len(bases) <= MAX_MORE_BASES, f"{len(bases)} more_bases")
+    check(len(set(bases)) == len(bases), "a state named twice in more_bases")
+    return bases
+
+
 def parse(data: bytes) -> Update:
     container = safetensors_file.parse(data)
     metadata = container.metadata
@@ -92,6 +101,8 @@ def parse(data: bytes) -> Update:
     base = None if metadata["base"] == "none" else decimal(metadata["base"])
     check(base is None or base < number, f"base {base} of version {number}")
     base_digest = metadata["base_digest"]
+    more_bases = parse_more_bases(metadata["more_bases"]) if "more_bases" in metadata else ()
+    check(not more_bases or base_digest not in ("none", *more_bases), "more_bases and base_digest")
     own = None
     if "deltawire.inventory" in container.entries:
         own = inventory.parse(inflate(container.bytes_of("deltawire.inventory")))
@@ -103,6 +114,7 @@ def parse(data: bytes) -> Update:
         writer=identifier(metadata["writer"]),
         inventory_sha256=hexadecimal(metadata["inventory"], 64),
         base_digest=None if base_digest == "none" else hexadecimal(base_digest, 32),
+        more_bases=more_bases,
         digest=hexadecimal(metadata["digest"], 32),
         blocks=container.bytes_of("deltawire.blocks"),
         entropy=container.bytes_of("deltawire.entropy"),
@@ -121,6 +133,10 @@ def parse_table(update: Update, known: inventory.Inventory) -> block_table.Table
     check(table.blocks_bytes == len(update.blocks), "the blocks do not cover their section")
     for group in table.groups:
         for block in group.blocks:
+            check(
+                not update.more_bases or block.coding in (DENSE, ABSOLUTE),
+                f"a block of coding {block.coding} in an update with more_bases",
+            )
             data = update.blocks[block.offset : block.offset + block.bytes]
             check(block.hash == xxhash.xxh3_64_intdigest(data), f"hash of a block of tensor {group.tensor}")
     return table
