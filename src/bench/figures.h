@@ -22,6 +22,8 @@ Status AddDetectMemoryFigures(const Settings& settings, Report& report);
 Status AddDeltaFigures(const Settings& settings, Report& report);
 // Bytes of a patch between two real versions.
 Status AddCodecFigures(const Settings& settings, Report& report);
+// Encoding, decoding and applying a model's update, as multiples of memcmp and memcpy.
+Status AddWireFigures(const Settings& settings, Report& report);
 // From publish() to applied through a file store, with stages and memory.
 Status AddEndToEndFigures(const Settings& settings, Report& report);
 

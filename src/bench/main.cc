@@ -28,7 +28,7 @@ int Main(int argc, char** argv) {
   settings.threads = Parallel().threads();
   std::string suite;
   std::string json;
-  app.add_option("SUITE", suite, "core or detect; without it every suite runs")
+  app.add_option("SUITE", suite, "core, detect or wire; without it every suite runs")
       ->check(CLI::IsMember(SuiteNames()));
   app.add_option("--json", json, "write a list of {name, value, unit, floor, ratio} to this file");
   app.add_option("--only", settings.only, "one group of the suite")->check(CLI::IsMember(GroupNames()));

@@ -16,6 +16,7 @@ std::string NumberText(double value) {
 std::string RequiredText(const Figure& figure) {
   if (figure.max_ratio) return fmt::format("ratio <= {:.2f}", *figure.max_ratio);
   if (figure.max_value) return "<= " + NumberText(*figure.max_value);
+  if (figure.min_value) return ">= " + NumberText(*figure.min_value);
   return "";
 }
 
@@ -29,6 +30,7 @@ std::optional<double> Figure::ratio() const {
 std::optional<bool> Figure::met() const {
   if (max_ratio && ratio()) return *ratio() <= *max_ratio;
   if (max_value) return value <= *max_value;
+  if (min_value) return value >= *min_value;
   return std::nullopt;
 }
 

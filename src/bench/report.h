@@ -8,7 +8,7 @@
 
 namespace deltawire::bench {
 
-// value and floor are in `unit`, where less is better; ratio = value / floor.
+// value and floor are in `unit`; ratio = value / floor. Less is better, unless there is a min_value.
 struct Figure {
   std::string name;
   double value = 0;
@@ -17,6 +17,8 @@ struct Figure {
   // What the figure must not exceed, where something is required of it.
   std::optional<double> max_ratio = std::nullopt;
   std::optional<double> max_value = std::nullopt;
+  // Or what it must reach: figures that are themselves "so many times the floor's speed".
+  std::optional<double> min_value = std::nullopt;
   std::string note = {};  // for people: absolutes, counts
 
   std::optional<double> ratio() const;

@@ -29,6 +29,7 @@ const std::vector<Suite>& Suites() {
         {"inversion", AddInversionFigures},
         {"capture", AddCaptureFigures},
         {"memory", AddDetectMemoryFigures}}},
+      {"wire", {{"speed", AddWireFigures}}},
   };
   return suites;
 }
