@@ -88,8 +88,7 @@ class OpenUpdateTest : public testing::Test {
                                 .base_digest = StateDigest(old_state),
                                 .digest = StateDigest(new_state)};
     return EncodeUpdate(header, inventory_, grid_, tensors,
-                        {.coding = coding, .embed = format::EmbedInventory::kYes, .source = {}},
-                        Parallel(1));
+                        {.coding = coding, .embed = format::EmbedInventory::kYes, .source = {}}, Parallel(1));
   }
   Replica Attach(State& state) const {
     std::vector<ReplicaTensor> tensors;
@@ -191,6 +190,33 @@ TEST_F(OpenUpdateTest, UncertainAndDenseChangesCarryTheirNewBits) {
   EXPECT_EQ(update.blocks[0].changes.values, (Bytes{0x11, 0x13, 0x15}));
   EXPECT_EQ(update.blocks[1].changes.changed, (std::vector<uint32_t>{0}));
   EXPECT_EQ(update.blocks[1].changes.values, dense.dense_bits);
+}
+
+TEST_F(OpenUpdateTest, ColumnsThatAreNotTheInventorysAreErrors) {
+  format::UpdateHeader header;
+  header.run = "r";
+  header.number = 1;
+  header.writer = "w";
+  header.inventory = format::InventoryHash(inventory_);
+  const auto code = [&](const std::string& name, Dtype dtype, const std::vector<Digest>& digests) {
+    const format::OpenColumns column{.name = name,
+                                     .count = 1,
+                                     .index_dtype = Dtype::kU16,
+                                     .index = {5, 0},
+                                     .dtype = dtype,
+                                     .values = Bytes(DtypeBytes(dtype))};
+    auto built =
+        format::BuildOpen(header, {column}, digests, inventory_, format::EmbedInventory::kNo).value();
+    const Bytes file = EncodedUpdate{std::move(built.frame), std::move(built.data)}.Join();
+    const auto update = DecodeUpdate(file, inventory_, grid_, Parallel(1));
+    return update ? Code::kInternal : update.error().code();
+  };
+  EXPECT_EQ(code("byte", Dtype::kF8E4M3, {{}}), Code::kInternal);
+  EXPECT_EQ(code("byte", Dtype::kU8, {{}}), Code::kMismatch);
+  EXPECT_EQ(code("nobody", Dtype::kF8E4M3, {{}}), Code::kMismatch);
+  EXPECT_EQ(code("scalar", Dtype::kF32, {{}}), Code::kCorrupt);  // position 5 of one element
+  EXPECT_EQ(code("byte", Dtype::kF8E4M3, {}), Code::kCorrupt);
+  EXPECT_EQ(code("byte", Dtype::kF8E4M3, {{}, {}}), Code::kCorrupt);
 }
 
 TEST_F(OpenUpdateTest, AGridThatCutsColumnsIsUnsupported) {
