@@ -18,7 +18,7 @@ import torch
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "reader"))
 
-from safetensors_file import Tensor, serialize
+from safetensors_file import FILE_ORDER, Tensor, serialize, unsigned
 
 SEED = 41
 
@@ -110,6 +110,51 @@ def patches(folder: Path) -> None:
         )
 
 
+def dtype_patches(folder: Path) -> None:
+    """A pair with every dtype: for each a tensor of small steps, one of anything, and one element.
+
+    Beside the FP8 weights stand their scales, as a blockwise quantised checkpoint has them.
+    """
+    random = np.random.default_rng([SEED, 2])
+    old: dict[str, Tensor] = {}
+    new: dict[str, Tensor] = {}
+
+    def add(name: str, dtype: str, shape, share: float, jumps: bool) -> None:
+        kind = unsigned(dtype)
+        bits = random.integers(0, 1 << 8 * kind.itemsize, shape, dtype=kind)
+        if dtype == "BOOL":
+            bits &= 1
+        old[name] = Tensor(dtype, bits)
+        changed = bits.copy()
+        flat = changed.reshape(-1)
+        places = np.flatnonzero(random.random(flat.size) < share)
+        if dtype == "BOOL":
+            flat[places] ^= 1
+        elif jumps:
+            flat[places] = random.integers(0, 1 << 8 * kind.itemsize, places.size, dtype=kind)
+        else:
+            one = kind.type(1)
+            flat[places] = np.where(random.random(places.size) < 0.5, flat[places] + one, flat[places] - one)
+        new[name] = Tensor(dtype, changed)
+
+    for dtype in FILE_ORDER:
+        add(f"{dtype}.steps", dtype, (20, 30), 0.05, False)
+        add(f"{dtype}.jumps", dtype, (9, 7, 3), 0.5, True)
+        add(f"{dtype}.one", dtype, (), 1, False)
+    for layer in range(3):
+        add(f"layer.{layer}.weight", "F8_E4M3", (30, 20), 0.03, False)
+        add(f"layer.{layer}.weight_scale_inv", "F32", (2, 2), 0.5, False)
+    for name, checkpoint in (("dtypes-old", old), ("dtypes-new", new)):
+        (folder / f"{name}.safetensors").write_bytes(serialize(checkpoint))
+    for coding in ("class", "step", "absolute"):
+        deltawire.diff(
+            folder / "dtypes-old.safetensors",
+            folder / "dtypes-new.safetensors",
+            folder / f"dtypes-{coding}.patch.safetensors",
+            coding=coding,
+        )
+
+
 def step(model, optimizer) -> None:
     optimizer.zero_grad()
     ids = torch.randint(0, 40, (16,))
@@ -175,6 +220,7 @@ def main() -> None:
     torch.manual_seed(SEED)
     try:
         patches(folder / "patches")
+        dtype_patches(folder / "patches")
         run(folder)
         run_on_checkpoint(folder)
     except BaseException:

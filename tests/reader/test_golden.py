@@ -23,6 +23,9 @@ PATCHES = {
     "all": "other",
     "all-absolute": "other",
     "empty": "old",
+    "dtypes-class": "dtypes-new",
+    "dtypes-step": "dtypes-new",
+    "dtypes-absolute": "dtypes-new",
 }
 RUNS = {"run": 4, "run-on-base": 2}
 
@@ -36,11 +39,15 @@ def open_run(golden, run):
     return catalog.Run(golden / run, golden / "base")
 
 
+def base_of(result: str) -> str:
+    return "dtypes-old.safetensors" if result.startswith("dtypes") else "old.safetensors"
+
+
 @pytest.mark.parametrize(("patch", "result"), PATCHES.items())
 def test_reader_applies_patches(golden, same, patch, result):
     folder = golden / "patches"
     parsed = update.parse((folder / f"{patch}.patch.safetensors").read_bytes())
-    old = inventory.canonical(parsed.inventory, safetensors_file.read_checkpoint(folder / "old.safetensors"))
+    old = inventory.canonical(parsed.inventory, safetensors_file.read_checkpoint(folder / base_of(result)))
     new = safetensors_file.read_checkpoint(folder / f"{result}.safetensors")
     same(apply([parsed], parsed.inventory, old), inventory.canonical(parsed.inventory, new))
 
@@ -49,7 +56,7 @@ def test_reader_applies_patches(golden, same, patch, result):
 def test_package_applies_patches(golden, tmp_path, patch, result):
     folder = golden / "patches"
     deltawire.apply(
-        folder / "old.safetensors", folder / f"{patch}.patch.safetensors", tmp_path / "out.safetensors"
+        folder / base_of(result), folder / f"{patch}.patch.safetensors", tmp_path / "out.safetensors"
     )
     assert (tmp_path / "out.safetensors").read_bytes() == (folder / f"{result}.safetensors").read_bytes()
 
@@ -60,7 +67,7 @@ def test_command_applies_patches(golden, tmp_path, command, patch, result):
     file = folder / f"{patch}.patch.safetensors"
     command("verify", file)
     command("inspect", file)
-    command("apply", folder / "old.safetensors", file, "-o", tmp_path / "out.safetensors")
+    command("apply", folder / base_of(result), file, "-o", tmp_path / "out.safetensors")
     assert (tmp_path / "out.safetensors").read_bytes() == (folder / f"{result}.safetensors").read_bytes()
 
 
@@ -113,6 +120,16 @@ def test_the_runs_have_what_the_readme_says(golden):
         groups = update.parse_table(part, run.inventory).groups
         assert max(len(block.members) for group in groups for block in group.blocks) > 1
     assert open_run(golden, "run-on-base").manifests[0].base.kind == "checkpoint"
+
+
+@pytest.mark.parametrize("coding", ["class", "step", "absolute"])
+def test_the_patches_of_dtypes_have_every_dtype_and_width_in_joint_blocks(golden, coding):
+    parsed = update.parse((golden / f"patches/dtypes-{coding}.patch.safetensors").read_bytes())
+    assert {item.dtype for item in parsed.inventory.tensors} == set(safetensors_file.FILE_ORDER)
+    blocks = [b for group in update.parse_table(parsed, parsed.inventory).groups for b in group.blocks]
+    joint = [[parsed.inventory.tensors[m.tensor] for m in b.members] for b in blocks if len(b.members) > 1]
+    assert {items[0].width for items in joint} == {1, 2, 4, 8}
+    assert {item.dtype for items in joint for item in items} == set(safetensors_file.FILE_ORDER)
 
 
 def test_any_flipped_bit_of_a_patch_is_an_error(golden):
