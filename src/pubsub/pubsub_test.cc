@@ -179,6 +179,21 @@ TEST_F(PubSub, AMissedChangeIsRefusedByEveryReceiverAndRepairedByAnAnchor) {
   }
 }
 
+// Blocks of several tensors are placed in the base that the updates before them make.
+TEST_F(PubSub, AuditRebuildsJointBlocksOfClassCoding) {
+  PublisherOptions options = trainer_.Options(store_);
+  options.codings = {codec::Coding::kClass};
+  auto publisher = trainer_.Publish(options);
+  for (int i = 0; i < 4; ++i) {
+    trainer_.Step(publisher.get());
+    ASSERT_TRUE(publisher->Publish());
+  }
+  const auto audit = publisher->Audit();
+  ASSERT_TRUE(audit) << audit.error().message();
+  EXPECT_EQ(audit->compared, audit->elements);
+  EXPECT_EQ(audit->different + audit->blocks_wrong, 0u);
+}
+
 TEST_F(PubSub, AuditRebuildsWhatReceiversHave) {
   auto publisher = trainer_.Publish(trainer_.Options(store_));
   for (int i = 0; i < 3; ++i) {
