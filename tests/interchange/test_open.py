@@ -8,7 +8,7 @@ from pathlib import Path
 import foreign
 import numpy as np
 import pytest
-from cli_driver import Tensor, deltawire, read_checkpoint
+from cli_driver import Tensor, deltawire, publish, read_checkpoint
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "formats" / "open.md"
 
@@ -105,6 +105,16 @@ def test_a_publisher_writes_it_and_a_subscriber_proves_it(tmp_path):
     parts = list((tmp_path / "run").rglob("*part*.safetensors"))
     weights = [foreign.read_container(part.read_bytes()) for part in parts]
     assert any("weight.idx" in tensors for tensors, _ in weights)
+
+
+def test_a_run_may_have_no_other_coding(tmp_path, pair):
+    run, engine = tmp_path / "run", tmp_path / "engine.safetensors"
+    publish("--codings", "open", "--base", run, pair.old_path, pair.new_path)
+    engine.write_bytes(pair.old_path.read_bytes())
+    deltawire("follow", run, engine, "--once")
+    assert read_checkpoint(engine) == pair.new
+    assert "open" in deltawire("log", run).stdout
+    assert deltawire("verify", run).code == 0
 
 
 def test_bits_of_every_kind_go_through(tmp_path):
