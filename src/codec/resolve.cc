@@ -9,7 +9,7 @@ void Resolve(const Decoded& decoded, ByteSpan old_changed, ByteSpan old_uncertai
              MutableByteSpan new_changed, MutableByteSpan new_uncertain) {
   WithWidth(decoded.width, [&](auto zero) {
     using U = decltype(zero);
-    const size_t changed_bytes = decoded.changed.size() * sizeof(U);
+    const size_t changed_bytes = decoded.values.size();
     if (!decoded.steps) {
       if (changed_bytes > 0) std::memcpy(new_changed.data(), decoded.values.data(), changed_bytes);
       return;

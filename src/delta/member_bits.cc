@@ -4,9 +4,15 @@
 
 namespace deltawire::delta {
 
-MemberBits::MemberBits(std::span<const BlockMember> members, std::span<const uint32_t> list,
-                       uint32_t bytes_each)
-    : width(bytes_each), live(list.size() * bytes_each) {
+MemberBits::MemberBits(std::span<const BlockMember> members, std::vector<uint32_t> list, uint32_t bytes_each,
+                       Bytes live_bits)
+    : width(bytes_each), live(std::move(live_bits)) {
+  live.resize(list.size() * width);
+  if (members.size() == 1) {
+    begin.push_back(0);
+    positions.push_back(std::move(list));
+    return;
+  }
   ListRange range;
   for (const BlockMember& member : members) {
     range = RangeOf(member, list, range.end);

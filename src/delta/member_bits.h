@@ -12,8 +12,10 @@ namespace deltawire::delta {
 
 // Bit arrays hold the whole list, member after member.
 struct MemberBits {
-  // list: ascending positions in the block.
-  MemberBits(std::span<const BlockMember> members, std::span<const uint32_t> list, uint32_t width);
+  // list: ascending positions in the block. live: the live bits there, if they are known; else empty, and the
+  // array is for the caller to fill.
+  MemberBits(std::span<const BlockMember> members, std::vector<uint32_t> list, uint32_t width,
+             Bytes live = {});
 
   size_t Count(size_t member) const { return positions[member].size(); }
   // One member's part of an array.

@@ -140,15 +140,20 @@ Status Replica::CheckCopies(uint32_t tensor, uint32_t block, std::span<const uin
   return {};
 }
 
-Status Replica::ReadOld(std::span<const BlockMember> members, MemberBits& list) const {
+bool Replica::AnyStaged(std::span<const BlockMember> members) const {
+  return std::any_of(members.begin(), members.end(), [&](const BlockMember& member) {
+    return FindStaged(member.tensor, member.block) != nullptr;
+  });
+}
+
+Status Replica::ReadOld(std::span<const BlockMember> members, bool live_known, MemberBits& list) const {
   for (size_t i = 0; i < members.size(); ++i) {
     const auto [tensor, block, first, elements] = members[i];
     const MutableByteSpan live = list.Of(i, list.live);
-    At(tensor, block, 0).Gather(list.positions[i], live);
+    if (!live_known) At(tensor, block, 0).Gather(list.positions[i], live);
     DELTAWIRE_TRY(CheckCopies(tensor, block, list.positions[i], live));
   }
-  const auto has_staged = [&](const BlockMember& member) { return FindStaged(member.tensor, member.block); };
-  if (std::none_of(members.begin(), members.end(), has_staged)) return {};
+  if (!AnyStaged(members)) return {};
   list.staged = list.live;
   for (size_t i = 0; i < members.size(); ++i) {
     Overlay(FindStaged(members[i].tensor, members[i].block), list.positions[i], list.width,
@@ -199,10 +204,14 @@ Result<std::vector<StagedBlock>> Replica::StageSparse(const DecodedBlock& decode
     DELTAWIRE_ASSIGN(placed, PlaceInBase(decoded));
   }
   const codec::Decoded& changes = placed ? *placed : decoded.changes;
-  MemberBits changed(members, changes.changed, changes.width);
+  // Who placed the elements read their bits.
+  const bool live_known = placed && !AnyStaged(members);
+  MemberBits changed = placed ? MemberBits(members, std::move(placed->changed), changes.width,
+                                           live_known ? std::move(placed->base_bits) : Bytes())
+                              : MemberBits(members, changes.changed, changes.width);
   MemberBits uncertain(members, changes.uncertain, changes.width);
-  DELTAWIRE_TRY(ReadOld(members, changed));
-  DELTAWIRE_TRY(ReadOld(members, uncertain));
+  DELTAWIRE_TRY(ReadOld(members, live_known, changed));
+  DELTAWIRE_TRY(ReadOld(members, false, uncertain));
   Bytes new_changed(changed.live.size());
   Bytes new_uncertain(uncertain.live.size());
   codec::Resolve(changes, changed.base(), uncertain.base(), new_changed, new_uncertain);

@@ -100,8 +100,9 @@ class Replica {
   Result<StagedBlock> StageDense(uint32_t tensor, uint32_t block, MutableByteSpan bits) const;
   Status CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions,
                      ByteSpan bits) const;
-  // Fills live and staged of a list of a block's changes.
-  Status ReadOld(std::span<const BlockMember> members, MemberBits& list) const;
+  bool AnyStaged(std::span<const BlockMember> members) const;
+  // Fills live (unless it is filled) and staged of a list of a block's changes.
+  Status ReadOld(std::span<const BlockMember> members, bool live_known, MemberBits& list) const;
   Status CheckMemory() const;
   Status WriteAll(const StagedMap& changes, bool undo);
 
