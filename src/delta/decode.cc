@@ -6,10 +6,11 @@
 namespace deltawire::delta {
 namespace {
 
-Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& update,
-                   const codec::Decoder& decoder, uint32_t width, DecodedBlock& out) {
-  DELTAWIRE_TRY(format::CheckBlock(entry, update.blocks));
-  ByteSpan stream = update.blocks.subspan(entry.offset, entry.bytes);
+Status DecodeBlock(const FetchedBlock& fetched, const codec::Decoder& decoder, uint32_t width,
+                   DecodedBlock& out) {
+  const format::BlockEntry& entry = *fetched.entry;
+  ByteSpan stream = fetched.bytes;
+  DELTAWIRE_TRY(format::CheckBlockBytes(entry, stream));
   out.after = entry.after;
   const auto coding = static_cast<codec::Coding>(entry.coding);
   if (coding == codec::Coding::kDense) {
@@ -41,36 +42,46 @@ Status DecodeBlock(const format::BlockEntry& entry, const format::ParsedUpdate& 
 
 }  // namespace
 
+Result<std::vector<DecodedBlock>> DecodeBlocks(std::span<const FetchedBlock> fetched, ByteSpan entropy,
+                                               const format::Inventory& inventory, const GridIndex& grid,
+                                               const Parallel& parallel) {
+  DELTAWIRE_ASSIGN(const codec::Decoder decoder, codec::Decoder::Open(entropy));
+  std::vector<DecodedBlock> blocks(fetched.size());
+  for (size_t i = 0; i < fetched.size(); ++i) {
+    DELTAWIRE_ASSIGN(blocks[i].members, MembersOf(*fetched[i].entry, inventory, grid));
+  }
+  std::vector<Status> statuses(fetched.size());
+  parallel.For(fetched.size(), [&](uint64_t i) {
+    const uint32_t width = DtypeBytes(inventory.tensors[fetched[i].entry->tensor].dtype);
+    statuses[i] = DecodeBlock(fetched[i], decoder, width, blocks[i]);
+  });
+  for (size_t i = 0; i < statuses.size(); ++i) {
+    if (statuses[i]) continue;
+    return Fail(statuses[i].error().Within(MembersText(blocks[i].members, inventory, grid)));
+  }
+  return blocks;
+}
+
 Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inventory, const GridIndex& grid,
                                    const Parallel& parallel) {
   if (format::IsOpenPatch(file)) return DecodeOpen(file, inventory, grid, parallel);
   DELTAWIRE_ASSIGN(const format::ParsedUpdate update, format::ParseUpdate(file));
   DELTAWIRE_ASSIGN(format::BlockTable table, format::ReadTable(update, inventory));
-  DELTAWIRE_ASSIGN(const codec::Decoder decoder, codec::Decoder::Open(update.entropy));
-
-  DecodedUpdate out;
-  out.header = update.header;
-  out.tensors = std::move(table.tensors);
-  out.blocks.resize(table.blocks.size());
-  for (size_t i = 0; i < table.blocks.size(); ++i) {
-    DELTAWIRE_ASSIGN(out.blocks[i].members, MembersOf(table.blocks[i], inventory, grid));
-    const auto coding = static_cast<codec::Coding>(table.blocks[i].coding);
+  std::vector<FetchedBlock> fetched;
+  fetched.reserve(table.blocks.size());
+  for (const format::BlockEntry& entry : table.blocks) {
+    const auto coding = static_cast<codec::Coding>(entry.coding);
     if (!update.header.more_bases.empty() && coding != codec::Coding::kDense &&
         coding != codec::Coding::kAbsolute) {
       return Fail(Code::kCorrupt, "{}: coding {} needs one base, but the update starts from {}",
-                  MembersText(out.blocks[i].members, inventory, grid), table.blocks[i].coding,
-                  update.header.more_bases.size() + 1);
+                  format::BlockName(entry, inventory), entry.coding, update.header.more_bases.size() + 1);
     }
+    fetched.push_back({&entry, format::BlockBytes(entry, update.blocks)});
   }
-  std::vector<Status> statuses(table.blocks.size());
-  parallel.For(table.blocks.size(), [&](uint64_t i) {
-    const uint32_t width = DtypeBytes(inventory.tensors[table.blocks[i].tensor].dtype);
-    statuses[i] = DecodeBlock(table.blocks[i], update, decoder, width, out.blocks[i]);
-  });
-  for (size_t i = 0; i < statuses.size(); ++i) {
-    if (statuses[i]) continue;
-    return Fail(statuses[i].error().Within(MembersText(out.blocks[i].members, inventory, grid)));
-  }
+  DecodedUpdate out;
+  out.header = update.header;
+  DELTAWIRE_ASSIGN(out.blocks, DecodeBlocks(fetched, update.entropy, inventory, grid, parallel));
+  out.tensors = std::move(table.tensors);
   return out;
 }
 

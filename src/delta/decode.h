@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <span>
 #include <vector>
 
 #include "base/parallel.h"
@@ -35,6 +36,17 @@ struct DecodedUpdate {
 // is returned. kCorrupt and kMismatch name the tensor. The result's spans live as long as `file`.
 Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inventory, const GridIndex& grid,
                                    const Parallel& parallel);
+
+// A row of an update's table with the bytes that it speaks of, read from wherever they stand.
+struct FetchedBlock {
+  const format::BlockEntry* entry;
+  ByteSpan bytes;
+};
+// Some blocks of an update, for readers that fetch only those (pubsub/ranged_part.h): each one's hash and
+// stream. entropy: the update's entropy section, its hash checked. As total as DecodeUpdate.
+Result<std::vector<DecodedBlock>> DecodeBlocks(std::span<const FetchedBlock> fetched, ByteSpan entropy,
+                                               const format::Inventory& inventory, const GridIndex& grid,
+                                               const Parallel& parallel);
 
 // What a standalone patch says of itself, whatever its coding; checks as far as the content hash and the
 // inventory's. kNotFound when it carries no inventory.

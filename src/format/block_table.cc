@@ -220,12 +220,15 @@ Status CheckBlockTable(const BlockTable& table, const Inventory& inventory, uint
   return {};
 }
 
-Status CheckBlock(const BlockEntry& block, ByteSpan blocks) {
-  if (block.offset > blocks.size() || block.bytes > blocks.size() - block.offset) {
-    return Fail(Code::kCorrupt, "bytes {}+{} lie outside a section of {}", block.offset, block.bytes,
-                blocks.size());
+ByteSpan BlockBytes(const BlockEntry& block, ByteSpan blocks) {
+  return blocks.subspan(block.offset, block.bytes);
+}
+
+Status CheckBlockBytes(const BlockEntry& block, ByteSpan bytes) {
+  if (bytes.size() != block.bytes) {
+    return Fail(Code::kCorrupt, "{} bytes, expected {}", bytes.size(), block.bytes);
   }
-  const uint64_t found = Xxh3_64(blocks.subspan(block.offset, block.bytes));
+  const uint64_t found = Xxh3_64(bytes);
   if (found == block.hash) return {};
   return Fail(Code::kCorrupt,
               "hash of its {} bytes at offset {} is {:016x}, expected {:016x}; fetch the update again",

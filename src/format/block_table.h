@@ -76,8 +76,13 @@ Bytes BlockTableBytes(const BlockTable& table, const Inventory& inventory);
 // Total. kCorrupt with the offset in the table; kUnsupported for another table version.
 Result<BlockTable> ParseBlockTable(ByteSpan bytes, const Inventory& inventory, uint64_t blocks_bytes);
 
-// kCorrupt unless the block's range lies inside `blocks` (the whole section) and has its hash. The message
-// does not name the block.
-Status CheckBlock(const BlockEntry& block, ByteSpan blocks);
+// The same of a table that was read without its file: the blocks section has the size that the table says,
+// at most `most_blocks_bytes`.
+Result<BlockTable> ParseDetachedTable(ByteSpan bytes, const Inventory& inventory, uint64_t most_blocks_bytes);
+
+// kCorrupt unless these are the block's bytes, by size and hash. The message does not name the block.
+Status CheckBlockBytes(const BlockEntry& block, ByteSpan bytes);
+// The block's bytes in `blocks`, the whole section; the offset is that of a parsed table.
+ByteSpan BlockBytes(const BlockEntry& block, ByteSpan blocks);
 
 }  // namespace deltawire::format

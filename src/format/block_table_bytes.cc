@@ -283,4 +283,18 @@ Result<BlockTable> ParseBlockTable(ByteSpan bytes, const Inventory& inventory, u
   return table;
 }
 
+Result<BlockTable> ParseDetachedTable(ByteSpan bytes, const Inventory& inventory, uint64_t most_blocks_bytes) {
+  DELTAWIRE_ASSIGN(BlockTable table, TableReader(bytes, inventory).Read());
+  uint64_t blocks_bytes = 0;
+  for (const BlockEntry& block : table.blocks) {
+    if (block.bytes > most_blocks_bytes - blocks_bytes) {
+      return Fail(Code::kCorrupt, "block table: {} has {} bytes, but the blocks have at most {} together",
+                  BlockName(block, inventory), block.bytes, most_blocks_bytes);
+    }
+    blocks_bytes += block.bytes;
+  }
+  DELTAWIRE_TRY(CheckBlockTable(table, inventory, blocks_bytes));
+  return table;
+}
+
 }  // namespace deltawire::format

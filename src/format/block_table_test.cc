@@ -426,17 +426,27 @@ TEST(BlockTable, OtherVersionIsUnsupported) {
 TEST(BlockTable, CheckBlockFindsAnyFlip) {
   const BlockTable table = ExampleTable();
   for (const BlockEntry& block : table.blocks) {
-    EXPECT_TRUE(CheckBlock(block, kExampleBlocks));
+    EXPECT_TRUE(CheckBlockBytes(block, BlockBytes(block, kExampleBlocks)));
     for (uint64_t i = 0; i < block.bytes; ++i) {
       Bytes flipped = kExampleBlocks;
       flipped[block.offset + i] ^= 1;
-      EXPECT_EQ(CheckBlock(block, flipped).error().code(), Code::kCorrupt);
+      EXPECT_EQ(CheckBlockBytes(block, BlockBytes(block, flipped)).error().code(), Code::kCorrupt);
     }
   }
-  BlockEntry outside = table.blocks[1];
-  outside.offset = UINT64_MAX;
-  EXPECT_EQ(CheckBlock(outside, kExampleBlocks).error().code(), Code::kCorrupt);
-  EXPECT_FALSE(CheckBlock(table.blocks[1], ByteSpan(kExampleBlocks).first(10)));
+  const ByteSpan bytes = BlockBytes(table.blocks[1], kExampleBlocks);
+  EXPECT_EQ(CheckBlockBytes(table.blocks[1], bytes.first(bytes.size() - 1)).error().code(), Code::kCorrupt);
+}
+
+TEST(BlockTable, ADetachedTableSaysHowManyBytesItsBlocksHave) {
+  const Bytes bytes = BlockTableBytes(ExampleTable(), ExampleInventory());
+  for (const uint64_t most : {uint64_t{kExampleBlocks.size()}, uint64_t{1} << 40}) {
+    const auto table = ParseDetachedTable(bytes, ExampleInventory(), most);
+    ASSERT_TRUE(table) << table.error().message();
+    EXPECT_EQ(*table, ParseBlockTable(bytes, ExampleInventory(), kExampleBlocks.size()));
+  }
+  const auto cut = ParseDetachedTable(bytes, ExampleInventory(), kExampleBlocks.size() - 1);
+  ASSERT_FALSE(cut);
+  EXPECT_EQ(cut.error().code(), Code::kCorrupt);
 }
 
 }  // namespace
