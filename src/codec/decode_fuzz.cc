@@ -1,5 +1,5 @@
 // libFuzzer target. Input: coding u8, log2 of the width u8, elements u32, changed u16, uncertain u16, size of
-// the entropy section u16 (little-endian), the section, the stream. Seeds: tests/corpus/codec.
+// the entropy section u16 (little-endian), the section, the stream. Seeds: tests/fuzz/codec_decode_fuzz.
 #include <algorithm>
 #include <cstdint>
 #include <cstdlib>
@@ -43,11 +43,16 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     // Bits with keys of every value. Both kernels agree, on what is placed and on what can't be.
     Bytes base(uint64_t{elements} * width);
     for (size_t i = 0; i < base.size(); ++i) base[i] = static_cast<uint8_t>((i * 0x9E3779B97F4A7C15) >> 56);
-    const auto by_reference = Place(kernels::RefClassTable(), base, {}, *decoded);
+    // In two pieces for one of them.
+    const size_t half = base.size() / width / 2 * width;
+    const ByteSpan pieces[] = {ByteSpan(base).first(half), ByteSpan(base).subspan(half)};
+    const auto by_reference = Place(kernels::RefClassTable(), pieces, {}, *decoded);
     decoded = Place(kernels::CpuClassTable(), base, {}, *decoded);
     Require(decoded.has_value() == by_reference.has_value());
     if (!decoded) return 0;
-    Require(decoded->changed == by_reference->changed && decoded->values == by_reference->values);
+    Require(decoded->changed == by_reference->changed && decoded->values == by_reference->values &&
+            decoded->base_bits == by_reference->base_bits &&
+            decoded->populations == by_reference->populations);
   }
   Require(decoded->changed.size() + decoded->uncertain.size() == changed + uncertain);
   CheckPositions(decoded->changed, elements);
