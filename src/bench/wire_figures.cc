@@ -168,7 +168,7 @@ Status AddThreads(const Settings& settings, Report& report) {
                                               race.Run(nothing, [&] { return two->Undo(); })});
   DELTAWIRE_TRY(race.status());
   AddRatio("wire.threads", times[0].wall / times[2].wall, 1.7,
-           fmt::format("encode, decode and apply, .mid: {:.2f} ms on one thread, {:.2f} ms on two (wall clock)",
+           fmt::format("encode, decode, apply of .mid: {:.2f} ms on one thread, {:.2f} ms on two, wall clock",
                        1e3 * times[0].wall, 1e3 * times[2].wall),
            report);
   return {};
@@ -183,7 +183,8 @@ Status AddDigest(const Settings& settings, Report& report) {
     uint64_t lanes[2] = {0, 0};
     for (uint64_t at = 0; at < settings.elements; at += kMaxBlockElements) {
       const auto count = static_cast<uint32_t>(std::min(kMaxBlockElements, settings.elements - at));
-      backends.host->digest({BytesOf(tensor).data(), 2 * at}, kernels::Cast::kBits16, count, 2 * at, 1, lanes);
+      const kernels::Source from{BytesOf(tensor).data(), 2 * at};
+      backends.host->digest(from, kernels::Cast::kBits16, count, 2 * at, 1, lanes);
     }
   }};
   const auto times = BestOf(settings.rounds, {{[&] { read.Run(); }}, digest});
