@@ -24,6 +24,10 @@ Status AddDeltaFigures(const Settings& settings, Report& report);
 Status AddCodecFigures(const Settings& settings, Report& report);
 // Encoding, decoding and applying a model's update, as multiples of memcmp and memcpy.
 Status AddWireFigures(const Settings& settings, Report& report);
+// The update's bytes and times beside other systems' methods on the same change, and beside the entropy.
+Status AddPeerFigures(const Settings& settings, Report& report);
+// Bytes a change from 0.01 % to 50 % changed.
+Status AddSweepFigures(const Settings& settings, Report& report);
 // From publish() to applied through a file store, with stages and memory.
 Status AddEndToEndFigures(const Settings& settings, Report& report);
 

@@ -29,7 +29,7 @@ const std::vector<Suite>& Suites() {
         {"inversion", AddInversionFigures},
         {"capture", AddCaptureFigures},
         {"memory", AddDetectMemoryFigures}}},
-      {"wire", {{"speed", AddWireFigures}}},
+      {"wire", {{"speed", AddWireFigures}, {"peers", AddPeerFigures}, {"sweep", AddSweepFigures}}},
   };
   return suites;
 }
