@@ -2,14 +2,16 @@
 // together over a network.
 #include <algorithm>
 #include <array>
-#include <limits>
+#include <numeric>
 
 #include "bench/entropy_floor.h"
 #include "bench/figures.h"
 #include "bench/peers/peer.h"
 #include "bench/random_weights.h"
 #include "bench/timing.h"
+#include "bench/trainer.h"
 #include "bench/wire_model.h"
+#include "store/memory/memory_store.h"
 
 namespace deltawire::bench {
 namespace {
@@ -139,9 +141,10 @@ Result<Outcome> RunOurs(const WireModel& model, codec::Coding coding, const std:
 }
 
 std::string Milliseconds(const Outcome& outcome) {
-  return fmt::format("encode {:.1f} ms, decode and apply {:.1f} ms; at 0.1, 1, 10 Gbit/s {:.0f}, {:.0f}, {:.0f} ms",
-                     1e3 * outcome.encode, 1e3 * outcome.apply, 1e3 * outcome.Total(kRates[0]),
-                     1e3 * outcome.Total(kRates[1]), 1e3 * outcome.Total(kRates[2]));
+  return fmt::format(
+      "encode {:.1f} ms, decode and apply {:.1f} ms; at 0.1, 1, 10 Gbit/s {:.0f}, {:.0f}, {:.0f} ms",
+      1e3 * outcome.encode, 1e3 * outcome.apply, 1e3 * outcome.Total(kRates[0]),
+      1e3 * outcome.Total(kRates[1]), 1e3 * outcome.Total(kRates[2]));
 }
 
 Status AddDensity(const Settings& settings, const Density& density, Report& report) {
@@ -193,12 +196,13 @@ Status AddDensity(const Settings& settings, const Density& density, Report& repo
     const auto less = [&](const Outcome& a, const Outcome& b) { return a.Total(rate) < b.Total(rate); };
     const Outcome& best = *std::min_element(ours.begin(), ours.end(), less);
     const Outcome& rival = *std::min_element(theirs.begin(), theirs.end(), less);
-    report.Add({.name = fmt::format("wire.total_vs_best_peer.{}{}", rate.name, suffix),
-                .value = 1e3 * best.Total(rate),
-                .unit = "ms",
-                .floor = 1e3 * rival.Total(rate),
-                .max_ratio = 1,
-                .note = fmt::format("encode, transfer, decode and apply: {} against {}", best.name, rival.name)});
+    report.Add(
+        {.name = fmt::format("wire.total_vs_best_peer.{}{}", rate.name, suffix),
+         .value = 1e3 * best.Total(rate),
+         .unit = "ms",
+         .floor = 1e3 * rival.Total(rate),
+         .max_ratio = 1,
+         .note = fmt::format("encode, transfer, decode and apply: {} against {}", best.name, rival.name)});
   }
   const auto fewest = std::min_element(theirs.begin(), theirs.end(),
                                        [](const Outcome& a, const Outcome& b) { return a.bytes < b.bytes; });
@@ -216,16 +220,65 @@ Status AddRandom(const Settings& settings, Report& report) {
   const WireModel model(std::min<uint64_t>(settings.elements, 1 << 24), 1.0f, Parallel(settings.threads));
   for (const auto coding : {codec::Coding::kClass, codec::Coding::kStep, codec::Coding::kAbsolute}) {
     DELTAWIRE_ASSIGN(const Outcome outcome, RunOurs(model, coding, "", 1));
-    report.Add({.name = fmt::format("wire.{}.bytes_vs_raw.random",
-                                    coding == codec::Coding::kClass  ? "class"
-                                    : coding == codec::Coding::kStep ? "step"
-                                                                     : "absolute"),
-                .value = static_cast<double>(outcome.bytes) - 1024,
-                .unit = "B",
-                .floor = 2.0 * static_cast<double>(model.elements()),
-                .max_ratio = 1.001,
-                .note = "less 1 KiB; every element changes"});
+    report.Add(
+        {.name = fmt::format("wire.{}.bytes_vs_raw.random", coding == codec::Coding::kClass  ? "class"
+                                                            : coding == codec::Coding::kStep ? "step"
+                                                                                             : "absolute"),
+         .value = static_cast<double>(outcome.bytes) - 1024,
+         .unit = "B",
+         .floor = 2.0 * static_cast<double>(model.elements()),
+         .max_ratio = 1.001,
+         .note = "less 1 KiB; every element changes"});
   }
+  return {};
+}
+
+// What a detector without a copy costs in bytes: the publisher's update with uncertain elements, beside the
+// update of one that knows both versions.
+Status AddUncertain(const Settings& settings, Report& report) {
+  Trainer trainer(settings.quick ? kTiny : kSmolLm135M, Parallel(settings.threads));
+  const auto open = [&](bool snapshot) {
+    pubsub::PublisherOptions options;
+    options.store = std::make_shared<MemoryStore>();
+    options.cast_rule = "F32 served as BF16";
+    options.parallel = Parallel(settings.threads);
+    options.codings = {codec::Coding::kClass};
+    auto tensors = trainer.PublishedTensors();
+    for (auto& tensor : tensors) {
+      if (snapshot) tensor.method = detect::Method::kSnapshot;
+    }
+    return pubsub::Publisher::Open(options, std::move(tensors));
+  };
+  DELTAWIRE_ASSIGN(const auto inverting, open(false));
+  DELTAWIRE_ASSIGN(const auto comparing, open(true));
+  std::vector<uint32_t> all(inverting->size());
+  std::iota(all.begin(), all.end(), 0u);
+  double with_uncertain = 0;
+  double without = 0;
+  uint64_t changed = 0;
+  uint64_t uncertain = 0;
+  for (int version = 0; version < 3; ++version) {
+    DELTAWIRE_TRY(inverting->BeforeStep(all));
+    trainer.Step();
+    DELTAWIRE_TRY(inverting->AfterStep(trainer.LastStep()));
+    DELTAWIRE_ASSIGN(const auto inverted, inverting->Publish());
+    DELTAWIRE_ASSIGN(const auto compared, comparing->Publish());
+    if (inverted.digest != compared.digest)
+      return Fail(Code::kInternal, "two publishers of one model differ");
+    with_uncertain += static_cast<double>(inverted.bytes);
+    without += static_cast<double>(compared.bytes);
+    changed += compared.changed;
+    uncertain += inverted.uncertain;
+  }
+  report.Add({.name = "wire.class.bytes_inversion_vs_snapshot",
+              .value = with_uncertain / 3,
+              .unit = "B",
+              .floor = without / 3,
+              .max_ratio = 1.10,
+              .note = fmt::format(
+                  "{} elements; {:.3f} % changed, {:.4f} % uncertain", trainer.elements(),
+                  100 * static_cast<double>(changed) / 3 / static_cast<double>(trainer.elements()),
+                  100 * static_cast<double>(uncertain) / 3 / static_cast<double>(trainer.elements()))});
   return {};
 }
 
@@ -233,21 +286,26 @@ Status AddRandom(const Settings& settings, Report& report) {
 
 Status AddPeerFigures(const Settings& settings, Report& report) {
   for (const Density& density : kDensities) DELTAWIRE_TRY(AddDensity(settings, density, report));
+  DELTAWIRE_TRY(AddUncertain(settings, report));
   return AddRandom(settings, report);
 }
 
 Status AddSweepFigures(const Settings& settings, Report& report) {
   // From about 0.01 % to 50 % changed; a small model, for only bytes are looked at.
-  for (const float lr : {2.5e-9f, 8e-9f, 2.5e-8f, 8e-8f, 2.5e-7f, 8e-7f, 2.5e-6f, 8e-6f, 2.5e-5f, 8e-5f, 2.5e-4f}) {
+  for (const float lr :
+       {2.5e-9f, 8e-9f, 2.5e-8f, 8e-8f, 2.5e-7f, 8e-7f, 2.5e-6f, 8e-6f, 2.5e-5f, 8e-5f, 2.5e-4f}) {
     const WireModel model(std::min<uint64_t>(settings.elements, 1 << 25), lr, Parallel(settings.threads));
     if (model.changed() == 0) continue;
     const auto changed = static_cast<double>(model.changed());
     const std::string suffix = fmt::format(".{:.4g}", changed / static_cast<double>(model.elements()));
     const auto add = [&](std::string_view name, double bytes) {
-      report.Add({.name = fmt::format("wire.sweep.{}{}", name, suffix), .value = bytes / changed, .unit = "B/change"});
+      report.Add({.name = fmt::format("wire.sweep.{}{}", name, suffix),
+                  .value = bytes / changed,
+                  .unit = "B/change"});
     };
     using enum codec::Coding;
-    for (const auto& [coding, name] : {std::pair{kClass, "class"}, {kStep, "step"}, {kAbsolute, "absolute"}}) {
+    for (const auto& [coding, name] :
+         {std::pair{kClass, "class"}, {kStep, "step"}, {kAbsolute, "absolute"}}) {
       DELTAWIRE_ASSIGN(const Outcome outcome, RunOurs(model, coding, name, 1));
       add(name, static_cast<double>(outcome.bytes));
     }
@@ -256,7 +314,8 @@ Status AddSweepFigures(const Settings& settings, Report& report) {
     for (const TensorPair& pair : tensors.pairs()) floor.Add(pair.base, pair.now);
     add("floor", floor.bytes());
     for (const auto& peer : AllPeers()) {
-      if (peer->name() == "patch_from" || peer->name() == "whole_zstd3") continue;  // seconds each, never near
+      if (peer->name() == "patch_from" || peer->name() == "whole_zstd3")
+        continue;  // seconds each, never near
       DELTAWIRE_ASSIGN(const Outcome outcome, Run(*peer, tensors, 1));
       add(outcome.name, static_cast<double>(outcome.bytes));
     }
