@@ -147,6 +147,7 @@ Result<ExitCode> VerifyWholeRun(Session& session, const Options& options) {
                {"versions", check->versions},
                {"links", check->links},
                {"parts", check->parts},
+               {"unread_parts", check->unread_parts},
                {"inventories", check->inventories},
                {"digest_tables", check->digest_tables},
                {"anchors", check->anchors},
@@ -166,7 +167,12 @@ Result<ExitCode> VerifyWholeRun(Session& session, const Options& options) {
                                      : session.out.Bad(fmt::format("{} faults", check->faults.size()))));
     session.out.Facts(
         {{"versions", fmt::format("{} manifests, {} links", check->versions, check->links)},
-         {"parts", fmt::format("{} update files, every hash and stream", check->parts)},
+         {"parts",
+          fmt::format("{} update files, every hash and stream{}", check->parts,
+                      check->unread_parts == 0
+                          ? ""
+                          : fmt::format("; {} in codings unknown to this build, size and SHA-256 only",
+                                        check->unread_parts))},
          {"digests", fmt::format("{} tables that add up to their version's", check->digest_tables)},
          {"anchors", fmt::format("{} with {} files", check->anchors, check->anchor_files)},
          {"read", BytesText(check->bytes)}});

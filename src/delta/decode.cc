@@ -71,8 +71,9 @@ Result<DecodedUpdate> DecodeUpdate(ByteSpan file, const format::Inventory& inven
   fetched.reserve(table.blocks.size());
   for (const format::BlockEntry& entry : table.blocks) {
     const auto coding = static_cast<codec::Coding>(entry.coding);
-    if (!update.header.more_bases.empty() && coding != codec::Coding::kDense &&
-        coding != codec::Coding::kAbsolute) {
+    // Of an unknown coding nobody here can say that it needs one base: DecodeBlock names it.
+    if (!update.header.more_bases.empty() &&
+        (coding == codec::Coding::kStep || coding == codec::Coding::kClass)) {
       return Fail(Code::kCorrupt, "{}: coding {} needs one base, but the update starts from {}",
                   format::BlockName(entry, inventory), entry.coding, update.header.more_bases.size() + 1);
     }

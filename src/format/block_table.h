@@ -12,7 +12,7 @@
 
 namespace deltawire::format {
 
-inline constexpr uint8_t kBlockTableVersion = 0;
+inline constexpr uint8_t kBlockTableVersion = 1;
 // Coding ids are codec::Coding's; the table knows only this one, because its size is fixed.
 inline constexpr uint8_t kDenseCoding = 0;
 

@@ -7,6 +7,7 @@
 
 #include "format/binary.h"
 #include "format/block_table.h"
+#include "format/other_version.h"
 #include "format/text.h"
 
 namespace deltawire::format {
@@ -98,10 +99,7 @@ class TableReader {
       return Fail(Code::kCorrupt, "block table: begins with {}, expected \"{}\"", ToHex(magic), kMagic);
     }
     DELTAWIRE_ASSIGN(const uint8_t version, reader_.Byte("version"));
-    if (version != kBlockTableVersion) {
-      return Fail(Code::kUnsupported, "block table: format version {}; this build reads version {}", version,
-                  kBlockTableVersion);
-    }
+    if (version != kBlockTableVersion) return Fail(OtherVersion("block table", version, kBlockTableVersion));
     DELTAWIRE_ASSIGN(table_.entropy_bytes, reader_.Varint("entropy bytes"));
     DELTAWIRE_ASSIGN(table_.entropy_hash, reader_.U64("entropy hash"));
     const uint64_t tensors = inventory_.tensors.size();
@@ -283,7 +281,8 @@ Result<BlockTable> ParseBlockTable(ByteSpan bytes, const Inventory& inventory, u
   return table;
 }
 
-Result<BlockTable> ParseDetachedTable(ByteSpan bytes, const Inventory& inventory, uint64_t most_blocks_bytes) {
+Result<BlockTable> ParseDetachedTable(ByteSpan bytes, const Inventory& inventory,
+                                      uint64_t most_blocks_bytes) {
   DELTAWIRE_ASSIGN(BlockTable table, TableReader(bytes, inventory).Read());
   uint64_t blocks_bytes = 0;
   for (const BlockEntry& block : table.blocks) {

@@ -39,7 +39,7 @@ TEST(BlockTable, Example) {
   const Bytes bytes = BlockTableBytes(table, ExampleInventory());
   EXPECT_EQ(ToHex(bytes),
             "44574254"
-            "00"
+            "01"
             "02"
             "20a7623fc2ec7223"
             "02"
@@ -103,7 +103,7 @@ TEST(BlockTable, JointExample) {
   const Bytes bytes = BlockTableBytes(JointTable(), JointInventory());
   EXPECT_EQ(ToHex(bytes),
             "44574254"
-            "00"
+            "01"
             "00"
             "c294d3380580062d"
             "02"
@@ -417,7 +417,7 @@ TEST(BlockTable, WhatParsesHasExactlyOneByteForm) {
 
 TEST(BlockTable, OtherVersionIsUnsupported) {
   Bytes bytes = BlockTableBytes({}, {});
-  bytes[4] = 1;
+  bytes[4] = 2;
   EXPECT_EQ(ParseBlockTable(bytes, {}, 0).error().code(), Code::kUnsupported);
   bytes[0] ^= 1;
   EXPECT_EQ(ParseBlockTable(bytes, {}, 0).error().code(), Code::kCorrupt);

@@ -3,6 +3,7 @@
 #include <string_view>
 
 #include "format/binary.h"
+#include "format/other_version.h"
 
 namespace deltawire::format {
 namespace {
@@ -30,10 +31,7 @@ Result<std::vector<Digest>> ParseDigestTable(ByteSpan bytes, uint64_t tensors) {
     return Fail(Code::kCorrupt, "digest table: begins with {}, expected \"{}\"", ToHex(magic), kMagic);
   }
   DELTAWIRE_ASSIGN(const uint32_t version, reader.U32("version"));
-  if (version != kDigestTableVersion) {
-    return Fail(Code::kUnsupported, "digest table: format version {}; this build reads version {}", version,
-                kDigestTableVersion);
-  }
+  if (version != kDigestTableVersion) return Fail(OtherVersion("digest table", version, kDigestTableVersion));
   DELTAWIRE_ASSIGN(const uint64_t count, reader.U64("count"));
   if (count != tensors) {
     return Fail(Code::kCorrupt, "digest table: {} digests, the inventory has {} tensors", count, tensors);

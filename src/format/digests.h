@@ -10,7 +10,7 @@
 
 namespace deltawire::format {
 
-inline constexpr uint32_t kDigestTableVersion = 0;
+inline constexpr uint32_t kDigestTableVersion = 1;
 
 Bytes DigestTableBytes(std::span<const Digest> digests);
 // kCorrupt unless bytes are exactly a table of `tensors` digests; kUnsupported for another version.

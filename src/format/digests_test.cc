@@ -11,7 +11,7 @@ TEST(DigestTable, Example) {
   const Bytes bytes = DigestTableBytes(digests);
   EXPECT_EQ(ToHex(bytes),
             "44574454"
-            "00000000"
+            "01000000"
             "0200000000000000"
             "0100000000000000"
             "0200000000000000"
@@ -41,7 +41,7 @@ TEST(DigestTable, HugeCountAllocatesNothing) {
 
 TEST(DigestTable, OtherVersionIsUnsupported) {
   Bytes bytes = DigestTableBytes({});
-  bytes[4] = 1;
+  bytes[4] = 2;
   EXPECT_EQ(ParseDigestTable(bytes, 0).error().code(), Code::kUnsupported);
   bytes[0] = 'X';
   EXPECT_EQ(ParseDigestTable(bytes, 0).error().code(), Code::kCorrupt);

@@ -16,7 +16,7 @@ namespace deltawire::format {
 namespace {
 
 constexpr std::string_view kFormat = "deltawire.inventory";
-constexpr uint64_t kVersion = 0;
+constexpr uint64_t kVersion = 1;
 constexpr uint64_t kMaxNameBytes = 1024;
 constexpr uint64_t kMaxRuleBytes = 4096;
 constexpr std::array<std::string_view, 4> kReservedSuffixes = {".idx", ".val", "@delta_idx", "@delta_val"};

@@ -21,11 +21,11 @@ TEST(Inventory, Example) {
   const std::string text = InventoryText(inventory);
   EXPECT_EQ(
       text,
-      R"({"cast_rule":"floating parameters to BF16","format":"deltawire.inventory","format_version":0,"tensors":[)"
+      R"({"cast_rule":"floating parameters to BF16","format":"deltawire.inventory","format_version":1,"tensors":[)"
       R"({"aliases":["lm_head.weight"],"cast":"f32->bf16","dtype":"BF16","name":"embed.weight","shape":[4,2]},)"
       R"({"cast":"f32->bf16","dtype":"BF16","grid":[0,2],"name":"mlp.weight","shape":[4,3]},)"
       R"({"dtype":"F32","name":"norm.weight","shape":[2]}]})");
-  EXPECT_EQ(InventoryHash(inventory), "f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de");
+  EXPECT_EQ(InventoryHash(inventory), "7cb615b6631e5a8cb4298303238a093eb7025518e358fdbdcab67e557670d196");
   EXPECT_EQ(ParseInventory(AsBytes(text)), inventory);
 }
 
@@ -49,7 +49,7 @@ TEST(Inventory, OnlyTheCanonicalTextIsRead) {
   EXPECT_FALSE(replaced("\"name\":\"norm", "\"extra\":1,\"name\":\"norm"));
   EXPECT_FALSE(replaced("norm", "n\\u006frm"));
   EXPECT_FALSE(replaced("\"format\":", "\"aaa\":1,\"format\":"));
-  const auto version = replaced("version\":0", "version\":1");
+  const auto version = replaced("version\":1", "version\":2");
   EXPECT_EQ(version.error().code(), Code::kUnsupported);
 }
 
@@ -129,7 +129,7 @@ TEST(Inventory, HugeGridIsRefusedWithoutExpandingIt) {
 TEST(Inventory, ParserRefusesWrongTypes) {
   const auto with_tensor = [](std::string_view tensor) {
     return ParseInventory(AsBytes(fmt::format(
-        R"({{"cast_rule":"","format":"deltawire.inventory","format_version":0,"tensors":[{}]}})", tensor)));
+        R"({{"cast_rule":"","format":"deltawire.inventory","format_version":1,"tensors":[{}]}})", tensor)));
   };
   EXPECT_TRUE(with_tensor(R"({"dtype":"BF16","name":"a","shape":[1]})"));
   for (const char* tensor :

@@ -4,6 +4,7 @@
 #include <exception>
 #include <utility>
 
+#include "format/other_version.h"
 #include "format/text.h"
 
 namespace deltawire::format {
@@ -236,11 +237,7 @@ Status JsonObject::CheckFormat(std::string_view format, uint64_t version) const 
     return Fail(Code::kCorrupt, "{}: format is {}, expected \"{}\"", path_, Quoted(found), format);
   }
   DELTAWIRE_ASSIGN(const uint64_t found_version, Unsigned("format_version"));
-  if (found_version != version) {
-    return Fail(Code::kUnsupported,
-                "{}: format version {}; this build reads version {}; use a build that knows it", path_,
-                found_version, version);
-  }
+  if (found_version != version) return Fail(OtherVersion(path_, found_version, version));
   return {};
 }
 

@@ -14,7 +14,7 @@
 
 namespace deltawire::format {
 
-inline constexpr uint64_t kManifestVersion = 0;
+inline constexpr uint64_t kManifestVersion = 1;
 inline constexpr uint64_t kMaxManifestBytes = 16u << 20;
 
 // Hashes are 64 lower-case hexadecimal digits of SHA-256; object names are relative to the run and safe.

@@ -34,14 +34,14 @@ TEST(Manifest, Example) {
   EXPECT_EQ(
       ManifestText(ExampleManifest()),
       R"({"attempt":"a1","base":{"digest":"00000000000000010000000000000002","kind":"version","manifest":"b)"
-      R"(bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb","number":41},"content":"61ecd2972)"
-      R"(0f774a727b2e3f1f3159d82","counts":{"changed":2,"dense":2,"sent":5,"total":22,"uncertain":1},"creat)"
+      R"(bbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbbb","number":41},"content":"88dea7220)"
+      R"(c808e3d87d6e8b7d27d87c9","counts":{"changed":2,"dense":2,"sent":5,"total":22,"uncertain":1},"creat)"
       R"(ed_unix_ns":1790000000000000000,"detectors":[{"detector":"snapshot","elements":22,"reason":"no opt)"
       R"(imizer","tensors":3}],"digest":"00000000000000030000000000000004","format":"deltawire.manifest","f)"
-      R"(ormat_version":0,"inventory":"f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de","n)"
+      R"(ormat_version":1,"inventory":"7cb615b6631e5a8cb4298303238a093eb7025518e358fdbdcab67e557670d196","n)"
       R"(umber":42,"parts":[{"bytes":649,"coding":"step","name":"updates/00000042/a1-part-00000.safetensors)"
-      R"(","sha256":"caee18b321492e6a16c9a20efeb53dc4607cc8339a740c952aa3548920f0040f","table":{"bytes":76,)"
-      R"("offset":573,"sha256":"96d346c450a34aa75f584dda0efab055940e3c01072d68f15ed8fa6f019b0489"}}],"run":)"
+      R"(","sha256":"dd25fd1460f892575b62cf87f7c00cf930599b3617c234d49ae382b3332a6cd7","table":{"bytes":76,)"
+      R"("offset":573,"sha256":"34aa8e34f3bd189463966a69cce1e7f2e8ac4dfced3ecee1e208558455fd4b64"}}],"run":)"
       R"("run7","steps":1,"writer":"w0"})");
 }
 
@@ -137,10 +137,10 @@ TEST(Manifest, UnknownFieldsAreIgnored) {
 
 TEST(Manifest, OtherVersionNamesBoth) {
   const std::string text =
-      Forge(ManifestText(ExampleManifest()), "\"format_version\":0", "\"format_version\":9");
+      Forge(ManifestText(ExampleManifest()), "\"format_version\":1", "\"format_version\":9");
   const auto parsed = ParseManifest(AsBytes(text));
   EXPECT_EQ(parsed.error().code(), Code::kUnsupported);
-  EXPECT_NE(parsed.error().message().find("version 9; this build reads version 0"), std::string::npos);
+  EXPECT_NE(parsed.error().message().find("version 9; this build reads version 1"), std::string::npos);
 }
 
 TEST(Manifest, ContentIsWrittenOnce) {

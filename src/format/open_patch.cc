@@ -2,9 +2,11 @@
 
 #include <algorithm>
 #include <limits>
+#include <string>
 #include <utility>
 
 #include "base/hash.h"
+#include "format/other_version.h"
 #include "format/safetensors.h"
 #include "format/text.h"
 #include "format/update_metadata.h"
@@ -15,6 +17,7 @@ namespace {
 // Our keys stand beside TRL's, which its readers know by these very names.
 constexpr std::string_view kPrefix = "deltawire.";
 constexpr std::string_view kFormatKey = "deltawire.format";
+constexpr uint64_t kSparsePatchVersion = 1;  // TRL's, of its metadata key "version"
 constexpr std::string_view kVersionKey = "deltawire.format_version";
 constexpr std::string_view kContentKey = "deltawire.content";
 constexpr std::string_view kIndexSuffix = ".idx";
@@ -178,11 +181,9 @@ Result<OpenPatch> ParseOpenPatch(ByteSpan file) {
                 kOpenFormat);
   }
   const std::string* version = Find(metadata, ours != nullptr ? kVersionKey : "version");
-  const std::string_view known = ours != nullptr ? kOpenVersion : "1";
-  if (version == nullptr || *version != known) {
-    return Fail(Code::kUnsupported, "patch: format version {}; this build reads version \"{}\"",
-                version == nullptr ? "missing" : Quoted(*version), known);
-  }
+  const uint64_t known = ours != nullptr ? kOpenVersion : kSparsePatchVersion;
+  if (version == nullptr || *version != std::to_string(known))
+    return Fail(OtherVersion("patch", version == nullptr ? "missing" : *version, known));
   const std::string* sparse = Find(metadata, "sparse");
   if (sparse == nullptr || *sparse != "True") {
     return Fail(Code::kUnsupported,
@@ -333,7 +334,7 @@ Result<BuiltOpen> BuildOpen(const UpdateHeader& header, const std::vector<OpenCo
   Metadata metadata = SparseMetadata(header, tensors.size(), changed, total);
   metadata.merge(UpdateHeaderMetadata(header, kPrefix));
   metadata.emplace(kFormatKey, kOpenFormat);
-  metadata.emplace(kVersionKey, kOpenVersion);
+  metadata.emplace(kVersionKey, std::to_string(kOpenVersion));
   metadata.emplace(kContentKey,
                    UpdateContentHash(metadata, kContentKey, entries, {out.data, out.frame.tail}));
   DELTAWIRE_ASSIGN(out.frame.head, WriteSafetensorsHeader(entries, metadata));

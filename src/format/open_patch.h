@@ -22,7 +22,7 @@ namespace deltawire::format {
 // TRL's own values of its metadata keys "format" and "version".
 inline constexpr std::string_view kSparsePatchFormat = "sparse_weight_patch";
 inline constexpr std::string_view kOpenFormat = "deltawire.open";
-inline constexpr std::string_view kOpenVersion = "0";
+inline constexpr uint64_t kOpenVersion = 1;
 // Digests of the blocks that an `open` update lists an element of, ascending by (tensor, block): 16 bytes
 // each.
 inline constexpr std::string_view kDigestsTensor = "deltawire.digests";

@@ -1,9 +1,11 @@
 #include "format/update_file.h"
 
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "base/hash.h"
+#include "format/other_version.h"
 #include "format/safetensors.h"
 #include "format/text.h"
 #include "format/update_metadata.h"
@@ -69,7 +71,7 @@ Result<UpdateFrame> FrameUpdate(const UpdateHeader& header, const BlockTable& ta
   DELTAWIRE_ASSIGN(entries, LayoutInOrder(std::move(entries)));
   Metadata metadata = UpdateHeaderMetadata(header);
   metadata.emplace("format", kUpdateFormat);
-  metadata.emplace("format_version", kUpdateVersion);
+  metadata.emplace("format_version", std::to_string(kUpdateVersion));
   metadata.emplace(kContent, UpdateContentHash(metadata, kContent, entries, {blocks, frame.tail}));
   DELTAWIRE_ASSIGN(frame.head, WriteSafetensorsHeader(entries, metadata));
   frame.table = {.offset = frame.head.size() + entries.back().begin,
@@ -105,11 +107,7 @@ Result<ParsedUpdate> ParseUpdate(ByteSpan file) {
     return Fail(Code::kCorrupt, "update: format is {}, expected \"{}\"", Quoted(format), kUpdateFormat);
   }
   DELTAWIRE_ASSIGN(const std::string version, text("format_version"));
-  if (version != kUpdateVersion) {
-    return Fail(Code::kUnsupported,
-                "update: format version {}; this build reads version \"{}\"; use a build that knows it",
-                Quoted(version), kUpdateVersion);
-  }
+  if (version != std::to_string(kUpdateVersion)) return Fail(OtherVersion("update", version, kUpdateVersion));
   DELTAWIRE_TRY(CheckSections(container.entries));
   const ByteSpan data = file.subspan(container.data_offset);
   DELTAWIRE_ASSIGN(const std::string content, text(std::string(kContent)));

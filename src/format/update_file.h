@@ -16,7 +16,7 @@
 namespace deltawire::format {
 
 inline constexpr std::string_view kUpdateFormat = "deltawire.update";
-inline constexpr std::string_view kUpdateVersion = "0";
+inline constexpr uint64_t kUpdateVersion = 1;
 inline constexpr size_t kMostMoreBases = 1024;
 inline constexpr std::string_view kBlocksTensor = "deltawire.blocks";
 inline constexpr std::string_view kEntropyTensor = "deltawire.entropy";

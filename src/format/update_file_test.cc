@@ -43,9 +43,9 @@ TEST(UpdateFile, Example) {
   const uint64_t n = LoadLe<uint64_t>(update.file.data());
   EXPECT_EQ(
       AsText(ByteSpan(update.file).subspan(8, n)),
-      R"({"__metadata__":{"base":"41","base_digest":"00000000000000010000000000000002","content":"5b03b99c7)"
-      R"(c6a1000da428b734e67d1e8","digest":"00000000000000030000000000000004","format":"deltawire.update",")"
-      R"(format_version":"0","inventory":"f1c7d84c7066eebbce486eb283d3ec7d350f63d12eed16030374504ddf75a7de")"
+      R"({"__metadata__":{"base":"41","base_digest":"00000000000000010000000000000002","content":"aa9a7da17)"
+      R"(8dfbb597da54043887d1aee","digest":"00000000000000030000000000000004","format":"deltawire.update",")"
+      R"(format_version":"1","inventory":"7cb615b6631e5a8cb4298303238a093eb7025518e358fdbdcab67e557670d196")"
       R"(,"number":"42","run":"run7","writer":"w0"},"deltawire.blocks":{"dtype":"U8","shape":[11],"data_off)"
       R"(sets":[0,11]},"deltawire.entropy":{"dtype":"U8","shape":[2],"data_offsets":[11,13]},"deltawire.tab)"
       R"(le":{"dtype":"U8","shape":[76],"data_offsets":[13,89]}}       )");
@@ -129,11 +129,11 @@ TEST(UpdateFile, EveryFlippedBitIsAnErrorOrTheIdenticalResult) {
 }
 
 TEST(UpdateFile, OtherVersionNamesBoth) {
-  const Bytes file = WithHeaderText(Example().file, "\"format_version\":\"0\"", "\"format_version\":\"12\"");
+  const Bytes file = WithHeaderText(Example().file, "\"format_version\":\"1\"", "\"format_version\":\"12\"");
   const auto parsed = ParseUpdate(file);
   ASSERT_FALSE(parsed);
   EXPECT_EQ(parsed.error().code(), Code::kUnsupported);
-  EXPECT_NE(parsed.error().message().find("\"12\"; this build reads version \"0\""), std::string::npos);
+  EXPECT_NE(parsed.error().message().find("version 12; this build reads version 1"), std::string::npos);
 }
 
 TEST(UpdateFile, AnyChangedTextBreaksTheContentHash) {
@@ -191,7 +191,7 @@ Bytes Forge(std::map<std::string, std::string> metadata, std::vector<std::pair<s
 
 TEST(UpdateFile, EachFieldIsCheckedBehindAValidHash) {
   const std::map<std::string, std::string> good = {{"format", "deltawire.update"},
-                                                   {"format_version", "0"},
+                                                   {"format_version", "1"},
                                                    {"run", "r"},
                                                    {"number", "2"},
                                                    {"base", "1"},

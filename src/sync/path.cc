@@ -226,7 +226,9 @@ class Planner {
       link.bytes = bytes;
     }
     if (!link.coding.empty()) return {};
-    return Fail(Code::kUnsupported, "version {} has the codings {}, none of which this receiver decodes",
+    return Fail(Code::kUnsupported,
+                "version {} has the codings {}, none of which this receiver decodes; upgrade deltawire here, "
+                "or publish in a coding that it was opened with, or with an anchor",
                 manifest.number, all);
   }
 

@@ -132,7 +132,7 @@ class RunFolder:
     ) -> None:
         """Replaces the version's only block; digests stay those of the true version."""
         header, _ = split(self.part_path(number).read_bytes())
-        table = b"DWBT\0" + varint(0) + struct.pack("<Q", xxh3_64(b"")) + varint(1)
+        table = b"DWBT\1" + varint(0) + struct.pack("<Q", xxh3_64(b"")) + varint(1)
         table += varint(tensor) + bytes([5, coding]) + varint(len(stream)) + varint(changed) + varint(0)
         table += struct.pack("<Q", xxh3_64(stream))
         digest = self.manifest(number)["digest"]

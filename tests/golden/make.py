@@ -2,13 +2,14 @@
 
     ./dev exec python tests/golden/make.py tests/golden/format-N
 
-Random ids and the clock enter, so two runs differ in some bytes. What was committed once is never made anew:
-it must stay decodable.
+Random ids and the clock enter the runs, so two of them differ in some bytes; patches are made of their inputs
+alone. What was committed once is never made anew: it must stay decodable.
 """
 
 from __future__ import annotations
 
 import shutil
+import subprocess
 import sys
 from pathlib import Path
 
@@ -108,6 +109,22 @@ def patches(folder: Path) -> None:
             folder / f"{name}.patch.safetensors",
             coding=coding,
         )
+    fold_patches(folder, new, random)
+
+
+def fold_patches(folder: Path, new: dict[str, Tensor], random: np.random.Generator) -> None:
+    """A third checkpoint after old and new, its patch, and one patch from both of them to it."""
+    later = {name: Tensor(tensor.dtype, tensor.bits.copy()) for name, tensor in new.items()}
+    for name in ("bf16", "classes", "f16", "f32", "u8"):
+        flat = later[name].bits.reshape(-1)
+        flat[random.choice(flat.size, flat.size // 20, replace=False)] += flat.dtype.type(1)
+    (folder / "later.safetensors").write_bytes(serialize(later))
+    names = ("old", "class.patch", "later.patch", "fold.patch")
+    old, first, second, fold = (folder / f"{name}.safetensors" for name in names)
+    deltawire.diff(folder / "new.safetensors", folder / "later.safetensors", second, coding="class")
+    subprocess.run(
+        ["deltawire", "fold", old, first, second, "-o", fold], check=True, stdout=subprocess.DEVNULL
+    )
 
 
 def dtype_patches(folder: Path) -> None:

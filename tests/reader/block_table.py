@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from codings import ABSOLUTE, CLASS, DENSE, MAX_ELEMENTS, STEP, check
 from inventory import Inventory, Item
-from wire import Cursor, Unsupported
+from wire import FORMAT_VERSION, Cursor, Unsupported
 
 WHOLE, TENSOR_DIGEST, DIGEST_IS_BLOCKS, JOINT = 1, 2, 4, 8
 MAX_CUTS = 10
@@ -175,8 +175,8 @@ def parse(data: bytes, inventory: Inventory) -> Table:
     cursor = Cursor(data)
     check(cursor.take(4) == b"DWBT", "not a block table")
     version = cursor.unsigned(1)
-    if version != 0:
-        raise Unsupported(f"block table has version {version}, this reader knows 0")
+    if version != FORMAT_VERSION:
+        raise Unsupported(f"block table has version {version}, this reader knows {FORMAT_VERSION}")
     entropy_bytes, entropy_hash, count = cursor.varint(), cursor.unsigned(8), cursor.varint()
     groups, tensor, offset = [], -1, 0
     for _ in range(count):

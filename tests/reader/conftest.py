@@ -14,23 +14,23 @@ GOLDEN = Path(__file__).resolve().parents[1] / "golden"
 
 @pytest.fixture
 def golden() -> Path:
-    return GOLDEN / "format-0"
+    return GOLDEN / "format-1"
 
 
 @pytest.fixture
 def command():
-    """Runs the deltawire command, which must exit with `code` or one of them; its output."""
+    """Runs the deltawire command, which must exit with `code` or one of them; its output, or its stderr."""
     program = shutil.which("deltawire")
     if program is None:
         pytest.fail("deltawire is not on the PATH: run the tests with ./dev test")
 
-    def run(*arguments, code: int | tuple[int, ...] = 0) -> str:
+    def run(*arguments, code: int | tuple[int, ...] = 0, stderr: bool = False) -> str:
         done = subprocess.run(
             [program, *map(str, arguments)], capture_output=True, text=True, check=False, timeout=60
         )
         allowed = code if isinstance(code, tuple) else (code,)
         assert done.returncode in allowed, f"{arguments}: exit {done.returncode}\n{done.stdout}{done.stderr}"
-        return done.stdout
+        return done.stderr if stderr else done.stdout
 
     return run
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 from codings import MAX_ELEMENTS, check
 from safetensors_file import WIDTHS, Tensor
-from wire import Cursor, Unsupported, compact, field, format_version, parse_json
+from wire import FORMAT_VERSION, Cursor, Unsupported, compact, field, format_version, parse_json
 
 MAX_TEXT_BYTES = 64 << 20
 MAX_DIMENSIONS = 8
@@ -91,7 +91,12 @@ def serialize(cast_rule: str, tensors: tuple[Item, ...]) -> bytes:
             members["cast"] = item.cast
         out.append(members)
     return compact(
-        {"format": "deltawire.inventory", "format_version": 0, "cast_rule": cast_rule, "tensors": out}
+        {
+            "format": "deltawire.inventory",
+            "format_version": FORMAT_VERSION,
+            "cast_rule": cast_rule,
+            "tensors": out,
+        }
     ).encode()
 
 
@@ -162,8 +167,8 @@ def parse_digests(data: bytes, count: int) -> list[str]:
     cursor = Cursor(data)
     check(cursor.take(4) == b"DWDT", "not a digest table")
     version = cursor.unsigned(4)
-    if version != 0:
-        raise Unsupported(f"digest table has version {version}, this reader knows 0")
+    if version != FORMAT_VERSION:
+        raise Unsupported(f"digest table has version {version}, this reader knows {FORMAT_VERSION}")
     found = cursor.unsigned(8)
     check(found == count, f"{found} digests for {count} tensors")
     check(len(data) == 16 + 16 * count, f"digest table of {len(data)} bytes")

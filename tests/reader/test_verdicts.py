@@ -149,8 +149,9 @@ METADATA = [
     ("base_digest", "none", False),
     ("base_digest", "0" * 32, False),
     ("format", "deltawire.manifest", False),
-    ("format_version", "1", False),
-    ("format_version", "00", False),
+    ("format_version", "0", False),
+    ("format_version", "2", False),
+    ("format_version", "01", False),
     ("later", "unknown keys are ignored", True),
 ]
 

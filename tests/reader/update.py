@@ -10,7 +10,7 @@ import inventory
 import safetensors_file
 import xxhash
 from codings import ABSOLUTE, DENSE, check
-from wire import Cursor, Unsupported, compact, decimal, hexadecimal, identifier, run_name
+from wire import FORMAT_VERSION, Cursor, Unsupported, compact, decimal, hexadecimal, identifier, run_name
 
 MAX_HEADER_BYTES = 64 << 10
 MAX_MORE_BASES = 1024
@@ -82,8 +82,8 @@ def parse(data: bytes) -> Update:
     container = safetensors_file.parse(data)
     metadata = container.metadata
     check(metadata.get("format") == "deltawire.update", f"format {metadata.get('format')!r}")
-    if metadata.get("format_version") != "0":
-        raise Unsupported(f"update has format version {metadata.get('format_version')}, this reader knows 0")
+    if (version := metadata.get("format_version")) != str(FORMAT_VERSION):
+        raise Unsupported(f"update has format version {version}, this reader knows {FORMAT_VERSION}")
     check(container.header_bytes <= MAX_HEADER_BYTES, f"header of {container.header_bytes} bytes")
     names = [name for name in SECTIONS if name in container.entries]
     check(len(names) == len(container.entries), f"sections {list(container.entries)}")

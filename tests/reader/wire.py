@@ -8,6 +8,7 @@ import re
 from codings import Corrupt, check
 
 MAX_DEPTH = 16
+FORMAT_VERSION = 1  # of every format
 
 
 class Unsupported(ValueError):
@@ -127,5 +128,5 @@ def format_version(name: str, members: dict) -> None:
     """For JSON objects: the format first, then its version, then everything else."""
     check(members.get("format") == name, f"format {members.get('format')!r} instead of {name}")
     version = field(members, "format_version", int)
-    if version != 0:
-        raise Unsupported(f"{name} has format version {version}, this reader knows 0")
+    if version != FORMAT_VERSION:
+        raise Unsupported(f"{name} has format version {version}, this reader knows {FORMAT_VERSION}")
