@@ -20,7 +20,6 @@ inline constexpr uint64_t kMaxInventoryBytes = 64u << 20;
 inline constexpr uint64_t kMaxTensorRank = 8;
 // Per tensor; with kMaxBlockElements this bounds the blocks of a grid before it is expanded.
 inline constexpr uint64_t kMaxTensorElements = uint64_t{1} << 40;
-inline constexpr uint32_t kMaxGridPieces = 65536;
 
 struct InventoryTensor {
   std::string name;

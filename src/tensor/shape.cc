@@ -4,6 +4,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "base/bytes.h"
 
@@ -75,7 +76,8 @@ std::optional<uint64_t> RunStart(const Box& box, const Shape& shape) {
 Grid DefaultGrid(const Shape& shape) {
   const auto count = ElementCount(shape);
   if (!count || *count <= kMaxBlockElements || shape.empty()) return {};
-  return {.axis = 0, .pieces = static_cast<uint32_t>(std::min<uint64_t>(8, shape[0]))};
+  const uint64_t least = (*count + kMaxBlockElements - 1) / kMaxBlockElements;
+  return {.axis = 0, .pieces = static_cast<uint32_t>(std::min<uint64_t>({std::bit_ceil(least), shape[0], kMaxGridPieces}))};
 }
 
 namespace {

@@ -40,6 +40,8 @@ std::optional<uint64_t> RunStart(const Box& box, const Shape& shape);
 
 // Elements a block holds at most. Positions inside a block fit 21 bits.
 inline constexpr uint64_t kMaxBlockElements = uint64_t{1} << 21;
+// Pieces of a grid at most.
+inline constexpr uint32_t kMaxGridPieces = 65536;
 
 // How a canonical tensor is cut into blocks. The inventory stores it, so that writers and readers agree
 // without knowing why: `axis` is cut into `pieces` runs of ceil(extent / pieces) (the last may be shorter);
@@ -52,8 +54,9 @@ struct Grid {
   friend bool operator==(const Grid&, const Grid&) = default;
 };
 
-// One block where the tensor fits one; otherwise axis 0 cut eight ways, so that the shards of a
-// tensor-parallel degree up to 8 are whole blocks.
+// One block where the tensor fits one; otherwise axis 0 cut in the least power of two of pieces that do. So
+// the shards of each tensor-parallel degree that is a power of two, and at most the number of pieces, are whole
+// blocks: of degree 8 from 2^23 elements on. A smaller tensor's blocks would cost more than what they say.
 Grid DefaultGrid(const Shape& shape);
 // The blocks of a grid, piece by piece. Every element is in exactly one; a tensor without elements has none.
 // nullopt when grid does not fit the shape (axis out of range, pieces 0 or above the extent) or the shape

@@ -53,8 +53,14 @@ TEST(Grid, RefusesWhatDoesNotFit) {
 
 TEST(Grid, DefaultKeepsSmallTensorsWholeAndCutsLargeOnesEightWays) {
   EXPECT_EQ(DefaultGrid({1536, 576}), Grid{});
-  EXPECT_EQ(DefaultGrid({49152, 576}), (Grid{0, 8}));
-  EXPECT_EQ(GridBlocks({49152, 576}, {0, 8})->size(), 16u);
+  EXPECT_EQ(DefaultGrid({49152, 576}), (Grid{0, 16}));
+  EXPECT_EQ(GridBlocks({49152, 576}, {0, 16})->size(), 16u);
+  EXPECT_EQ(GridBlocks({49152, 576}, {0, 8})->size(), 16u);  // eight of two each
+  EXPECT_EQ(DefaultGrid({2048, 1024}), Grid{});
+  EXPECT_EQ(DefaultGrid({4096, 1024}), (Grid{0, 2}));
+  EXPECT_EQ(DefaultGrid({4097, 1024}), (Grid{0, 4}));
+  EXPECT_EQ(DefaultGrid({3, 1 << 22}), (Grid{0, 3}));  // rows too long for a block are cut again
+  EXPECT_EQ(GridBlocks({3, 1 << 22}, {0, 3})->size(), 6u);
 }
 
 }  // namespace
