@@ -422,3 +422,39 @@ def test_another_base_is_refused(case):
     before = case.state(patch, {name: Tensor(t.dtype, t.bits.copy()) for name, t in case.old.items()})
     open_patch.apply(patch, patch.inventory, case.state(patch, case.old))
     assert all(np.array_equal(before[name], case.old[name].bits) for name in before)
+
+
+def test_parts_of_a_run(tmp_path, same):
+    """Without an inventory inside; the run's names what the parts are of."""
+    import deltawire
+    import torch
+
+    torch.manual_seed(59)
+    model = torch.nn.Linear(48, 40)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
+
+    def served() -> Checkpoint:
+        return {
+            name: Tensor("BF16", tensor.detach().bfloat16().view(torch.int16).numpy().view("<u2").copy())
+            for name, tensor in model.named_parameters()
+        }
+
+    states = [served()]
+    with deltawire.Publisher(model, optimizer, tmp_path / "run", codings=["class", "open"]) as publisher:
+        for _ in range(2):
+            model(torch.randn(4, 48)).square().sum().backward()
+            optimizer.step()
+            publisher.publish()
+            states.append(served())
+    (text,) = (tmp_path / "run").glob("inventory-*.json")
+    known = inventory.parse(text.read_bytes())
+    found = []
+    for path in sorted((tmp_path / "run" / "updates").glob("*/*part*")):
+        data = path.read_bytes()
+        if "deltawire.format" in safetensors_file.parse(data).metadata:
+            patch = open_patch.parse(data)
+            assert patch.inventory is None and patch.base == patch.number - 1
+            old, new = (inventory.canonical(known, states[n]) for n in (patch.base, patch.number))
+            same(open_patch.apply(patch, known, old), new)
+            found.append(patch.number)
+    assert found == [1, 2]
