@@ -23,6 +23,17 @@ std::string CastText(const PublishedTensor& tensor) {
   return fmt::format("{}->{}", DtypeName(tensor.live.dtype), DtypeName(tensor.served));
 }
 
+// What a run's inventory has settled for whoever goes on with it. Both are ordered by name.
+void Settle(const format::Inventory& run, format::Inventory& mine) {
+  mine.cast_rule = run.cast_rule;
+  auto other = run.tensors.begin();
+  for (auto& tensor : mine.tensors) {
+    while (other != run.tensors.end() && other->name < tensor.name) ++other;
+    if (other == run.tensors.end()) break;
+    if (other->name == tensor.name && other->shape == tensor.shape) tensor.grid = other->grid;
+  }
+}
+
 }  // namespace
 
 struct Publisher::Background {
@@ -80,11 +91,12 @@ Result<std::unique_ptr<Publisher>> Publisher::Open(PublisherOptions options,
   if (!writer) return Fail(std::move(writer).error());
   if (options.resume) {
     // How the casts were chosen was settled when the run began (perhaps from a base that is not needed any
-    // more); that the casts themselves are the same is checked tensor by tensor.
+    // more), and so were the grids (by a release that may have cut in another way); that the rest is the same
+    // is checked tensor by tensor.
     sync::Catalog catalog(options.store, (*writer)->run());
     const std::string& hash = (*writer)->newest()->manifest.inventory;
     const auto settled = catalog.LoadInventory(hash);
-    if (settled) inventory.cast_rule = (*settled)->cast_rule;
+    if (settled) Settle(**settled, inventory);
     // Deleted or damaged in the store: a trainer that has the very same one puts it back.
     if (!settled && format::InventoryHash(inventory) != hash) return Fail(settled.error());
   }

@@ -155,6 +155,7 @@ def test_FMT_04_positions_beyond_2_to_the_31(url: str) -> None:
     dw.Publisher(tensor, None, url).close()
     run = RunFolder(url)
     inventory = json.loads(run.inventory_path().read_bytes())
+    # Not the grid that a new run would have: whoever resumes takes over the run's.
     inventory["tensors"][0] |= {"shape": [n], "grid": [0, 8]}
     text = compact(inventory).encode()
     digest = hashlib.sha256(text).hexdigest()
