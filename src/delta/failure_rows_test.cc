@@ -13,7 +13,8 @@ class DriftTest : public UpdateTest {
  protected:
   DriftTest() : UpdateTest({{.name = "w", .dtype = Dtype::kBf16, .shape = {3000}}}) {}
 
-  // One element in ten moves by one to three steps of the monotone order, across zero, subnormals and binades.
+  // One element in ten moves by one to three steps of the monotone order, across zero, subnormals and
+  // binades.
   std::vector<Bytes> Drift() {
     std::vector<Bytes> next = model_.bits;
     for (size_t at = 0; at < next[0].size(); at += 2) {

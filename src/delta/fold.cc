@@ -85,14 +85,14 @@ Result<EncodedUpdate> Fold::Encode(format::UpdateHeader header, EncodeOptions op
   header.digest = digest();
   if (absolute) {
     if (between_.size() > format::kMostMoreBases) {
-      return Fail(Code::kInvalidArgument,
-                  "an absolute fold starts from at most {} states, these updates have {}; fold fewer at a time",
-                  format::kMostMoreBases + 1, between_.size() + 1);
+      return Fail(
+          Code::kInvalidArgument,
+          "an absolute fold starts from at most {} states, these updates have {}; fold fewer at a time",
+          format::kMostMoreBases + 1, between_.size() + 1);
     }
     header.more_bases = between_;
     // One that the updates came back to is where the fold leads, or where it starts.
-    std::erase_if(header.more_bases,
-                  [&](const Digest& state) { return state == *header.base_digest; });
+    std::erase_if(header.more_bases, [&](const Digest& state) { return state == *header.base_digest; });
   }
   std::vector<ChangedTensor> tensors;
   for (const auto& [place, staged] : base_.staged()) {

@@ -44,7 +44,7 @@ class Fold {
   const GridIndex& grid_;
   std::vector<ReplicaTensor> tensors_;
   Replica base_;
-  std::vector<Digest> between_;                     // states on the way, without the first and the last
+  std::vector<Digest> between_;                    // states on the way, without the first and the last
   std::set<std::pair<uint32_t, uint32_t>> dense_;  // (tensor, block) that an update sent whole
 };
 

@@ -37,12 +37,11 @@ class FoldTest : public UpdateTest {
   Result<Bytes> Folded(Coding coding) {
     std::vector<ReplicaTensor> tensors;
     for (uint32_t t = 0; t < start_.size(); ++t) tensors.push_back({{model_.View(t, start_)}});
-    DELTAWIRE_ASSIGN(auto replica, Replica::Attach(model_.backends, model_.inventory, *model_.grid, tensors,
-                                                   Parallel(2)));
+    DELTAWIRE_ASSIGN(auto replica,
+                     Replica::Attach(model_.backends, model_.inventory, *model_.grid, tensors, Parallel(2)));
     Fold fold(model_.backends, model_.inventory, *model_.grid, std::move(tensors), std::move(replica));
     for (const Bytes& update : updates_) {
-      DELTAWIRE_ASSIGN(const auto decoded,
-                       DecodeUpdate(update, model_.inventory, *model_.grid, Parallel(2)));
+      DELTAWIRE_ASSIGN(const auto decoded, DecodeUpdate(update, model_.inventory, *model_.grid, Parallel(2)));
       DELTAWIRE_TRY(fold.Add(decoded));
     }
     format::UpdateHeader header;

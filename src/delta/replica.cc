@@ -127,8 +127,8 @@ Status Replica::CheckMemory() const {
 
 Status Replica::CheckCopies(uint32_t tensor, uint32_t block, std::span<const uint32_t> positions,
                             ByteSpan bits) const {
-  Bytes other(bits.size());
   for (size_t view = 1; view < tensors_[tensor].views.size(); ++view) {
+    Bytes other(bits.size());
     At(tensor, block, view).Gather(positions, other);
     if (!std::equal(other.begin(), other.end(), bits.begin())) {
       return Fail(Code::kWrongBase,

@@ -5,11 +5,10 @@
 namespace deltawire::delta {
 
 uint32_t ValueCheck(ByteSpan new_changed, ByteSpan new_uncertain, std::span<const uint32_t> populations) {
-  if (new_uncertain.empty() && populations.empty()) return static_cast<uint32_t>(Xxh3_64(new_changed));
-  Bytes joined(new_changed.begin(), new_changed.end());
-  joined.insert(joined.end(), new_uncertain.begin(), new_uncertain.end());
-  for (const uint32_t population : populations) AppendLe(population, joined);
-  return static_cast<uint32_t>(Xxh3_64(joined));
+  Bytes counts;
+  for (const uint32_t population : populations) AppendLe(population, counts);
+  const ByteSpan pieces[] = {new_changed, new_uncertain, counts};
+  return static_cast<uint32_t>(Xxh3_64(pieces));
 }
 
 }  // namespace deltawire::delta
