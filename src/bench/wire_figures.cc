@@ -137,10 +137,10 @@ Status AddDensity(const Settings& settings, const Density& density, Report& repo
 
   const auto changed = static_cast<double>(model.changed());
   const auto elements = static_cast<double>(model.elements());
-  const std::string note = fmt::format(
-      "{:.2f} % changed, {:.3f} B/change; memcmp {:.1f}, memcpy {:.1f} GB/s", 100 * changed / elements,
-      static_cast<double>(by_class->size_bytes()) / changed, 2e-9 * elements / times[0].cpu,
-      2e-9 * elements / times[1].cpu);
+  const std::string note =
+      fmt::format("{:.2f} % changed, {:.3f} B/change; memcmp {:.1f}, memcpy {:.1f} GB/s",
+                  100 * changed / elements, static_cast<double>(by_class->size_bytes()) / changed,
+                  2e-9 * elements / times[0].cpu, 2e-9 * elements / times[1].cpu);
   AddRatio("wire.class.encode_vs_memcmp" + suffix, times[0].cpu / times[2].cpu, density.encode,
            fmt::format("{:.2f} ms; {}", 1e3 * times[2].cpu, note), report);
   AddRatio("wire.class.decode_apply_vs_memcpy" + suffix, times[1].cpu / times[3].cpu, density.apply,
@@ -162,10 +162,10 @@ Status AddThreads(const Settings& settings, Report& report) {
     return wire.Apply();
   };
   const auto nothing = [] { return Status(); };
-  const auto times = BestOf(settings.rounds, {race.Run([&] { return both(*one); }),
-                                              race.Run(nothing, [&] { return one->Undo(); }),
-                                              race.Run([&] { return both(*two); }),
-                                              race.Run(nothing, [&] { return two->Undo(); })});
+  const auto times =
+      BestOf(settings.rounds,
+             {race.Run([&] { return both(*one); }), race.Run(nothing, [&] { return one->Undo(); }),
+              race.Run([&] { return both(*two); }), race.Run(nothing, [&] { return two->Undo(); })});
   DELTAWIRE_TRY(race.status());
   AddRatio("wire.threads", times[0].wall / times[2].wall, 1.7,
            fmt::format("encode, decode, apply of .mid: {:.2f} ms on one thread, {:.2f} ms on two, wall clock",

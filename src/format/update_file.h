@@ -34,7 +34,7 @@ struct UpdateHeader {
   // Other states that it starts from as well, as a fold does from every version inside its range: at most
   // kMostMoreBases, distinct, none without base_digest. Its blocks are then dense or absolute.
   std::vector<Digest> more_bases = {};
-  Digest digest;                      // state digest of version `number`
+  Digest digest;  // state digest of version `number`
 
   friend bool operator==(const UpdateHeader&, const UpdateHeader&) = default;
 };

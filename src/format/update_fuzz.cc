@@ -22,7 +22,8 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   if (const auto update = format::ParseUpdate(bytes)) {
     if (const auto carried = format::ReadInventory(*update)) {
       if (const auto table = format::ReadTable(*update, *carried)) {
-        for (const auto& block : table->blocks) (void)format::CheckBlockBytes(block, format::BlockBytes(block, update->blocks));
+        for (const auto& block : table->blocks)
+          (void)format::CheckBlockBytes(block, format::BlockBytes(block, update->blocks));
       }
     }
   }

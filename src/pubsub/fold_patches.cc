@@ -49,11 +49,12 @@ Result<Version> FoldPatches(const std::string& base_path, const std::vector<std:
     DELTAWIRE_TRY(
         format::CompareTensors(patch.inventory, base.Specs(), base_path, format::ExtraTensors::kRefuse));
     if (!format::StartsFrom(patch.update.header, fold.digest())) {
-      return Fail(Code::kWrongBase,
-                  "patch {} of {}, {}, was made from a checkpoint with state digest {}, but {} leads to {}; give "
-                  "the patches in the order in which they were made",
-                  i + 1, patches.size(), patches[i], patch.update.header.base_digest->Hex(),
-                  i == 0 ? "the base " + base_path : patches[i - 1], fold.digest().Hex());
+      return Fail(
+          Code::kWrongBase,
+          "patch {} of {}, {}, was made from a checkpoint with state digest {}, but {} leads to {}; give "
+          "the patches in the order in which they were made",
+          i + 1, patches.size(), patches[i], patch.update.header.base_digest->Hex(),
+          i == 0 ? "the base " + base_path : patches[i - 1], fold.digest().Hex());
     }
     if (auto added = fold.Add(patch.update); !added) return Fail(added.error().Within(patches[i]));
     header = patch.update.header;

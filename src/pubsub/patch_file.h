@@ -36,7 +36,8 @@ Result<Version> ApplyPatch(const std::string& base_path, const std::string& patc
 
 // Writes to `out` (as DiffCheckpoints does) one patch that does what `patches`, each made from the result of
 // the one before, do to `base_path` in turn. kAbsolute: it also applies to each result on the way, and where
-// a patch sent a whole block it does, too. kWrongBase naming the patch that does not fit. Memory: the changes.
+// a patch sent a whole block it does, too. kWrongBase naming the patch that does not fit. Memory: the
+// changes.
 Result<Version> FoldPatches(const std::string& base_path, const std::vector<std::string>& patches,
                             const std::string& out, const PatchOptions& options);
 

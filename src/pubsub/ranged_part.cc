@@ -69,8 +69,8 @@ Result<RangedBlocks> ReadRanges(Store& store, const format::ManifestPart& part,
   const uint64_t blocks_bytes =
       table->blocks.empty() ? 0 : table->blocks.back().offset + table->blocks.back().bytes;
   if (table->entropy_bytes > table_offset - blocks_bytes) {
-    return Fail(Code::kCorrupt, "{}: {} bytes of blocks and {} of tables do not fit before the table at {}", name,
-                blocks_bytes, table->entropy_bytes, table_offset);
+    return Fail(Code::kCorrupt, "{}: {} bytes of blocks and {} of tables do not fit before the table at {}",
+                name, blocks_bytes, table->entropy_bytes, table_offset);
   }
   const uint64_t entropy_offset = table_offset - table->entropy_bytes;
   const uint64_t blocks_offset = entropy_offset - blocks_bytes;
@@ -86,7 +86,8 @@ Result<RangedBlocks> ReadRanges(Store& store, const format::ManifestPart& part,
     DELTAWIRE_ASSIGN(out.ranges.emplace_back(),
                      read(blocks_offset + stretch.begin, stretch.end - stretch.begin));
     for (const auto* block : stretch.blocks) {
-      fetched.push_back({block, ByteSpan(out.ranges.back()).subspan(block->offset - stretch.begin, block->bytes)});
+      fetched.push_back(
+          {block, ByteSpan(out.ranges.back()).subspan(block->offset - stretch.begin, block->bytes)});
     }
   }
   auto blocks = delta::DecodeBlocks(fetched, entropy, inventory, grid, parallel);

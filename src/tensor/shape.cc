@@ -77,7 +77,9 @@ Grid DefaultGrid(const Shape& shape) {
   const auto count = ElementCount(shape);
   if (!count || *count <= kMaxBlockElements || shape.empty()) return {};
   const uint64_t least = (*count + kMaxBlockElements - 1) / kMaxBlockElements;
-  return {.axis = 0, .pieces = static_cast<uint32_t>(std::min<uint64_t>({std::bit_ceil(least), shape[0], kMaxGridPieces}))};
+  return {
+      .axis = 0,
+      .pieces = static_cast<uint32_t>(std::min<uint64_t>({std::bit_ceil(least), shape[0], kMaxGridPieces}))};
 }
 
 namespace {

@@ -55,8 +55,9 @@ struct Grid {
 };
 
 // One block where the tensor fits one; otherwise axis 0 cut in the least power of two of pieces that do. So
-// the shards of each tensor-parallel degree that is a power of two, and at most the number of pieces, are whole
-// blocks: of degree 8 from 2^23 elements on. A smaller tensor's blocks would cost more than what they say.
+// the shards of each tensor-parallel degree that is a power of two, and at most the number of pieces, are
+// whole blocks: of degree 8 from 2^23 elements on. A smaller tensor's blocks would cost more than what they
+// say.
 Grid DefaultGrid(const Shape& shape);
 // The blocks of a grid, piece by piece. Every element is in exactly one; a tensor without elements has none.
 // nullopt when grid does not fit the shape (axis out of range, pieces 0 or above the extent) or the shape

@@ -139,8 +139,7 @@ uint32_t JoinGroups(const uint8_t* symbols, uint32_t count, BitSource* bits, uin
         _mm512_add_epi32(_mm512_sub_epi32(ends, size), _mm512_set1_epi32(static_cast<int>(at % 8)));
     const __m512i words = _mm512_i32gather_epi32(_mm512_srli_epi32(begins, 3), bits->bytes + at / 8, 1);
     const __m512i mask = _mm512_sub_epi32(_mm512_sllv_epi32(one, size), one);
-    const __m512i extra =
-        _mm512_and_si512(_mm512_srlv_epi32(words, _mm512_and_si512(begins, seven)), mask);
+    const __m512i extra = _mm512_and_si512(_mm512_srlv_epi32(words, _mm512_and_si512(begins, seven)), mask);
     at += LastLane(ends);
 
     // A group's gaps add up to less than 2^26; only their sum over the groups needs 64 bits.
