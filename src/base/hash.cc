@@ -17,7 +17,7 @@ Hash128 Canonical(XXH128_hash_t value) {
 }  // namespace
 
 uint64_t Xxh3_64(ByteSpan bytes) { return XXH3_64bits(bytes.data(), bytes.size()); }
-uint64_t Xxh3_64(std::span<const ByteSpan> pieces) {
+uint64_t Xxh3_64OfPieces(std::span<const ByteSpan> pieces) {
   const std::unique_ptr<XXH3_state_t, decltype(&XXH3_freeState)> state(XXH3_createState(), XXH3_freeState);
   XXH3_64bits_reset(state.get());
   for (const ByteSpan piece : pieces) XXH3_64bits_update(state.get(), piece.data(), piece.size());

@@ -13,7 +13,7 @@ namespace deltawire {
 
 // XXH3-64, seed 0; and of pieces as if they followed each other.
 uint64_t Xxh3_64(ByteSpan bytes);
-uint64_t Xxh3_64(std::span<const ByteSpan> pieces);
+uint64_t Xxh3_64OfPieces(std::span<const ByteSpan> pieces);
 
 // XXH3-128, seed 0, in canonical (big-endian) byte order, as `xxhsum -H2` prints it.
 using Hash128 = std::array<uint8_t, 16>;

@@ -8,7 +8,7 @@ uint32_t ValueCheck(ByteSpan new_changed, ByteSpan new_uncertain, std::span<cons
   Bytes counts;
   for (const uint32_t population : populations) AppendLe(population, counts);
   const ByteSpan pieces[] = {new_changed, new_uncertain, counts};
-  return static_cast<uint32_t>(Xxh3_64(pieces));
+  return static_cast<uint32_t>(Xxh3_64OfPieces(pieces));
 }
 
 }  // namespace deltawire::delta
