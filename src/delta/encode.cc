@@ -170,8 +170,11 @@ format::BlockEntry EntryOf(const Item& item, codec::Coding coding, ByteSpan byte
 // `items` are sorted here.
 void LayOut(std::vector<const Item*> items, const std::vector<ChangedTensor>& tensors, codec::Coding coding,
             format::BlockTable& table, Bytes& section) {
-  std::stable_sort(items.begin(), items.end(), [](const Item* a, const Item* b) {
-    return a->first().tensor->tensor < b->first().tensor->tensor;
+  std::sort(items.begin(), items.end(), [](const Item* a, const Item* b) {
+    const auto place = [](const ChangedMember& first) {
+      return std::pair(first.tensor->tensor, first.block->block);
+    };
+    return place(a->first()) < place(b->first());
   });
   std::set<uint32_t> joint;
   for (const Item* item : items) {

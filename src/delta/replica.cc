@@ -172,7 +172,7 @@ Result<codec::Decoded> Replica::PlaceInBase(const DecodedBlock& decoded) const {
   for (const BlockMember& member : members) {
     const StagedBlock* staged = FindStaged(member.tensor, member.block);
     if (staged != nullptr && staged->dense) {
-      base.push_back(staged->new_bits);
+      base.emplace_back(staged->new_bits);
       continue;
     }
     const device::Block at = At(member.tensor, member.block, 0);

@@ -28,7 +28,7 @@ void AppendCertified(uint32_t width, std::span<const uint32_t> changed, ByteSpan
   switch (width) {
     case 1: return AppendCertified<uint8_t>(changed, old_bits, log);
     case 2: return AppendCertified<uint16_t>(changed, old_bits, log);
-    case 4: return AppendCertified<uint32_t>(changed, old_bits, log);
+    default: return AppendCertified<uint32_t>(changed, old_bits, log);
   }
 }
 

@@ -76,7 +76,7 @@ void AppendJoined(const BlockEntry& block, Bytes& out) {
     if (tensor == first + more + 1) {
       ++more;
     } else {
-      stretches.push_back({tensor, 0});
+      stretches.emplace_back(tensor, 0);
     }
   }
   AppendVarint(stretches.size() - 1, out);

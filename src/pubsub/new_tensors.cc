@@ -49,7 +49,7 @@ class PatchTensors final : public NewTensors {
   PatchTensors(std::unique_ptr<LoadedPatch> patch, delta::Replica replica)
       : patch_(std::move(patch)), replica_(std::move(replica)) {
     for (const auto& [place, staged] : replica_.staged()) {
-      blocks_[patch_->inventory.tensors[place.first].name].push_back({place, &staged});
+      blocks_[patch_->inventory.tensors[place.first].name].emplace_back(place, &staged);
     }
   }
 

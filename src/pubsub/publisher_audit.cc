@@ -111,7 +111,7 @@ struct Replay {
       bits.emplace_back(uint64_t{member.elements} * block.changes.width);
       DELTAWIRE_TRY(read(member.tensor, grid.boxes(member.tensor)[member.block], bits.back()));
       DELTAWIRE_TRY(Apply(member.tensor, member.block, bits.back(), count));
-      base.push_back(bits.back());
+      base.emplace_back(bits.back());
     }
     DELTAWIRE_ASSIGN(block.changes, codec::Place(kernels::RefClassTable(), base, {}, block.changes));
     return {};

@@ -80,7 +80,7 @@ class Detector {
  public:
   explicit Detector(std::unique_ptr<detect::ModelWatch> watch) : watch_(std::move(watch)) {}
   ~Detector() {
-    if (!owner_.IsThisProcess()) (void)watch_.release();  // its workers are not in a forked child
+    if (!owner_.IsThisProcess()) OwnerProcess::Leave(watch_);
   }
   Detector(const Detector&) = delete;
   Detector& operator=(const Detector&) = delete;

@@ -43,12 +43,7 @@ struct PublisherHandle {
   PublisherHandle& operator=(const PublisherHandle&) = delete;
   ~PublisherHandle() { Close(); }
   void Close() {
-    // In a forked child there are no threads that could finish an upload or be joined: what they share is
-    // left to the end of the process.
-    if (!owner.IsThisProcess()) {
-      (void)publisher.release();
-      return;
-    }
+    if (!owner.IsThisProcess()) return OwnerProcess::Leave(publisher);
     // Waits for an upload, which may want to log.
     nb::gil_scoped_release released;
     publisher.reset();

@@ -39,9 +39,9 @@ struct SubscriberHandle {
   SubscriberHandle& operator=(const SubscriberHandle&) = delete;
   ~SubscriberHandle() { Close(); }
   void Close() {
-    if (!owner.IsThisProcess()) {  // its workers are not in a forked child
-      (void)subscriber.release();
-      (void)folder.release();
+    if (!owner.IsThisProcess()) {
+      OwnerProcess::Leave(subscriber);
+      OwnerProcess::Leave(folder);
       return;
     }
     nb::gil_scoped_release released;

@@ -1,9 +1,9 @@
 // Guarded inversion of AdamW: its screen and its exact estimate, in the order of InvertAdamwElement.
-#if defined(DELTAWIRE_KERNELS_CPU_ADAMW_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_ADAMW_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_ADAMW_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_ADAMW_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_ADAMW_INL_H
+#undef DELTAWIRE_KERNELS_CPU_ADAMW_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_ADAMW_INL_H_
+#define DELTAWIRE_KERNELS_CPU_ADAMW_INL_H
 #endif
 
 #include "kernels/cpu/invert-inl.h"
@@ -93,4 +93,4 @@ void InvertAdamw(Source theta, Source m, Source v, Moments stored, const AdamwBa
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_ADAMW_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_ADAMW_INL_H

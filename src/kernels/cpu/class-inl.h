@@ -1,11 +1,11 @@
 // Ranks within classes and back, in batches of 2048 elements: the bits of the elements' classes, a bit mask
 // of each class in use, prefix sums over its words, and then a few instructions a listed element in one loop
 // for all classes, so that no branch depends on a single element.
-#if defined(DELTAWIRE_KERNELS_CPU_CLASS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_CLASS_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_CLASS_INL_H
+#undef DELTAWIRE_KERNELS_CPU_CLASS_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
+#define DELTAWIRE_KERNELS_CPU_CLASS_INL_H
 #endif
 
 #include "kernels/class_walk.h"
@@ -639,4 +639,4 @@ uint32_t PlaceInBase(const void* bits, uint32_t width, uint32_t n, uint32_t firs
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_CLASS_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_CLASS_INL_H

@@ -1,9 +1,9 @@
 // The state digest of a run of served bytes. The digest is linear in bytes, so widths don't matter here.
-#if defined(DELTAWIRE_KERNELS_CPU_DIGEST_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_DIGEST_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_DIGEST_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_DIGEST_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_DIGEST_INL_H
+#undef DELTAWIRE_KERNELS_CPU_DIGEST_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_DIGEST_INL_H_
+#define DELTAWIRE_KERNELS_CPU_DIGEST_INL_H
 #endif
 
 #include "kernels/cpu/lanes-inl.h"
@@ -124,4 +124,4 @@ HWY_INLINE void DigestBytes(const uint8_t* p, uint64_t bytes, uint64_t canonical
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_DIGEST_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_DIGEST_INL_H

@@ -1,9 +1,9 @@
 // Change lists: their digest, their ordinal steps.
-#if defined(DELTAWIRE_KERNELS_CPU_HOST_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_HOST_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_HOST_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_HOST_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_HOST_INL_H
+#undef DELTAWIRE_KERNELS_CPU_HOST_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_HOST_INL_H_
+#define DELTAWIRE_KERNELS_CPU_HOST_INL_H
 #endif
 
 #include "kernels/cpu/lanes-inl.h"
@@ -141,4 +141,4 @@ void ApplySteps(uint32_t width, const void* old_bits, const void* steps, uint32_
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_HOST_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_HOST_INL_H

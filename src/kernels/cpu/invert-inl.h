@@ -1,10 +1,10 @@
 // Guarded inversion of an optimizer step, vectorised (docs/numerics.md): what the rules of all optimizers
 // share. Same operations in the same order as DecideElement, so every verdict agrees.
-#if defined(DELTAWIRE_KERNELS_CPU_INVERT_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_INVERT_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_INVERT_INL_H
+#undef DELTAWIRE_KERNELS_CPU_INVERT_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
+#define DELTAWIRE_KERNELS_CPU_INVERT_INL_H
 #endif
 
 #include "kernels/cpu/digest-inl.h"
@@ -343,4 +343,4 @@ HWY_INLINE void Invert(const Rule& rule, uint32_t n, uint64_t canonical, uint64_
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_INVERT_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_INVERT_INL_H

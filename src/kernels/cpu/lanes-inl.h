@@ -1,9 +1,9 @@
 // Vectors of served bits, masks to positions: what the CPU kernels share. Compiled once per Highway target.
-#if defined(DELTAWIRE_KERNELS_CPU_LANES_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_LANES_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_LANES_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_LANES_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_LANES_INL_H
+#undef DELTAWIRE_KERNELS_CPU_LANES_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_LANES_INL_H_
+#define DELTAWIRE_KERNELS_CPU_LANES_INL_H
 #endif
 
 #include <hwy/highway.h>
@@ -142,4 +142,4 @@ HWY_INLINE uint32_t AppendSparse(uint64_t word, uint32_t base, uint32_t* pos, ui
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_LANES_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_LANES_INL_H

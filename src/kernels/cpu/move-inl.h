@@ -1,9 +1,9 @@
 // Served bits to the host or to other memory, and back: read, copy, gather, scatter, write.
-#if defined(DELTAWIRE_KERNELS_CPU_MOVE_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_MOVE_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_MOVE_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_MOVE_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_MOVE_INL_H
+#undef DELTAWIRE_KERNELS_CPU_MOVE_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_MOVE_INL_H_
+#define DELTAWIRE_KERNELS_CPU_MOVE_INL_H
 #endif
 
 #include "kernels/cpu/lanes-inl.h"
@@ -112,4 +112,4 @@ void Write(Target live, uint32_t width, uint32_t n, const void* bits) {
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_MOVE_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_MOVE_INL_H

@@ -1,10 +1,10 @@
 // Passes that read everything: digest, compare, select_small. No software prefetch: with one or two streams
 // the hardware's is as fast as a bare read, and measured hints cost up to a quarter.
-#if defined(DELTAWIRE_KERNELS_CPU_SCAN_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_SCAN_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_SCAN_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_SCAN_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_SCAN_INL_H
+#undef DELTAWIRE_KERNELS_CPU_SCAN_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_SCAN_INL_H_
+#define DELTAWIRE_KERNELS_CPU_SCAN_INL_H
 #endif
 
 #include "kernels/cpu/digest-inl.h"
@@ -127,4 +127,4 @@ uint32_t SelectSmall(Source live, Cast cast, uint32_t n, uint32_t* pos, uint16_t
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_SCAN_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_SCAN_INL_H

@@ -1,9 +1,9 @@
 // Guarded inversion of SGD: its screen and its exact estimate, in the order of InvertSgdElement.
-#if defined(DELTAWIRE_KERNELS_CPU_SGD_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef DELTAWIRE_KERNELS_CPU_SGD_INL_H_
-#undef DELTAWIRE_KERNELS_CPU_SGD_INL_H_
+#if defined(DELTAWIRE_KERNELS_CPU_SGD_INL_H) == defined(HWY_TARGET_TOGGLE)
+#ifdef DELTAWIRE_KERNELS_CPU_SGD_INL_H
+#undef DELTAWIRE_KERNELS_CPU_SGD_INL_H
 #else
-#define DELTAWIRE_KERNELS_CPU_SGD_INL_H_
+#define DELTAWIRE_KERNELS_CPU_SGD_INL_H
 #endif
 
 #include "kernels/cpu/invert-inl.h"
@@ -78,4 +78,4 @@ void InvertSgd(Source theta, Source x, Source y, const SgdBand& band, uint32_t n
 }  // namespace deltawire::kernels::HWY_NAMESPACE
 HWY_AFTER_NAMESPACE();
 
-#endif  // DELTAWIRE_KERNELS_CPU_SGD_INL_H_
+#endif  // DELTAWIRE_KERNELS_CPU_SGD_INL_H
