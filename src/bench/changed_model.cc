@@ -1,6 +1,7 @@
 #include "bench/changed_model.h"
 
 #include "bench/random_weights.h"
+#include "codec/ordinal.h"
 #include "device/block.h"
 
 namespace deltawire::bench {
@@ -17,8 +18,6 @@ format::Inventory MakeInventory(uint64_t elements) {
   }
   return inventory;
 }
-
-uint16_t Ordinal(uint16_t bits) { return bits & 0x8000 ? static_cast<uint16_t>(bits ^ 0x7FFF) : bits; }
 
 }  // namespace
 
@@ -72,7 +71,7 @@ delta::ChangedTensor ChangedModel::Change(uint32_t tensor) {
       const int size = (word >> 32) % 10 != 0 ? 1 : 2 + static_cast<int>(word >> 40 & 7) % 7;
       change.changed.push_back(i);
       AppendLe(bits[i], change.old_bits);
-      AppendLe(Ordinal(static_cast<uint16_t>(Ordinal(bits[i]) + sign * size)), change.new_bits);
+      AppendLe(codec::Ordinal(static_cast<uint16_t>(codec::Ordinal(bits[i]) + sign * size)), change.new_bits);
     }
     const device::Block at(backends_, views_[tensor], box, kernels::Cast::kBits16, key);
     block.after = at.DigestNow() + at.DigestOfChange(change.changed, change.old_bits, change.new_bits);

@@ -5,6 +5,7 @@
 #include <map>
 
 #include "bench/figures.h"
+#include "codec/ordinal.h"
 #include "pubsub/checkpoint.h"
 #include "pubsub/patch_file.h"
 
@@ -12,8 +13,6 @@ namespace deltawire::bench {
 namespace {
 
 namespace fs = std::filesystem;
-
-int Ordinal(uint16_t bits) { return bits & 0x8000 ? -1 - (bits & 0x7FFF) : bits; }
 
 // Bytes a change without context, learning cost or framing: positions independent at each tensor's density,
 // and the order-0 entropy of the ordinal steps of all tensors together.
@@ -31,7 +30,9 @@ Result<double> EntropyBytesPerChange(const pubsub::Checkpoint& old, const pubsub
     const uint64_t count = *ElementCount(view.shape);
     uint64_t differ = 0;
     for (uint64_t i = 0; i < count; ++i) {
-      const int step = Ordinal(LoadLe<uint16_t>(b + 2 * i)) - Ordinal(LoadLe<uint16_t>(a + 2 * i));
+      const auto was = static_cast<int16_t>(codec::Ordinal(LoadLe<uint16_t>(a + 2 * i)));
+      const auto is = static_cast<int16_t>(codec::Ordinal(LoadLe<uint16_t>(b + 2 * i)));
+      const int step = is - was;
       if (step == 0) continue;
       ++differ;
       ++steps[step];

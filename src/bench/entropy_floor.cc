@@ -5,10 +5,10 @@
 #include <cstdlib>
 #include <numbers>
 
+#include "codec/ordinal.h"
+
 namespace deltawire::bench {
 namespace {
-
-int Ordinal(uint16_t bits) { return bits & 0x8000 ? -1 - (bits & 0x7FFF) : bits; }
 
 // Nats of a sequence with these counts under a Dirichlet(1/2, ..., 1/2) prior over all symbols.
 template <size_t kCount>
@@ -32,7 +32,7 @@ void EntropyFloor::Add(ByteSpan base, ByteSpan now) {
     ++in.elements;
     if (old == next) continue;
     ++in.changed;
-    const int step = Ordinal(next) - Ordinal(old);
+    const int step = static_cast<int16_t>(codec::Ordinal(next)) - static_cast<int16_t>(codec::Ordinal(old));
     const auto size = static_cast<uint32_t>(std::abs(step));
     const uint32_t negative = step < 0 ? 1 : 0;
     const auto length = static_cast<uint32_t>(std::bit_width(size));

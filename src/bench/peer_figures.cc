@@ -8,21 +8,16 @@
 #include "bench/figures.h"
 #include "bench/peers/peer.h"
 #include "bench/random_weights.h"
-#include "bench/timing.h"
 #include "bench/trainer.h"
-#include "bench/wire_model.h"
+#include "bench/wire_coding.h"
+#include "pubsub/coding_name.h"
 #include "store/memory/memory_store.h"
 
 namespace deltawire::bench {
 namespace {
 
+constexpr codec::Coding kCodings[] = {codec::Coding::kClass, codec::Coding::kStep, codec::Coding::kAbsolute};
 constexpr int kMostRounds = 3;  // whole-model zstd takes seconds
-
-struct Density {
-  const char* name;
-  float lr;
-};
-constexpr Density kDensities[] = {{"dense", 4.1e-7f}, {"mid", 1.75e-7f}, {"sparse", 3.8e-8f}};
 
 struct Rate {
   const char* name;
@@ -44,7 +39,7 @@ struct Outcome {
 // The model's tensors as peers take them.
 class PeerModel {
  public:
-  explicit PeerModel(const WireModel& model) : model_(model) {
+  explicit PeerModel(const WireModel& model) {
     const auto source = model.source();
     changed_.resize(model.old_views().size());
     for (const auto& tensor : model.changes()) {
@@ -77,7 +72,6 @@ class PeerModel {
   }
 
  private:
-  const WireModel& model_;
   std::vector<std::vector<uint32_t>> changed_;
   std::vector<TensorPair> pairs_;
   std::vector<Bytes> live_;
@@ -104,40 +98,14 @@ Result<Outcome> Run(Peer& peer, PeerModel& model, int rounds) {
 
 // One of our codings on one thread, with everything that a publisher and a receiver do between the change set
 // and the live tensors.
-Result<Outcome> RunOurs(const WireModel& model, codec::Coding coding, const std::string& name, int rounds) {
-  delta::EncodeOptions options;
-  options.coding = coding;
-  options.source = model.source();
-  std::vector<delta::ReplicaTensor> targets;
-  for (const TensorView& view : model.old_views()) targets.push_back({{view}});
-  DELTAWIRE_ASSIGN(auto replica, delta::Replica::Attach(model.backends(), model.inventory(), model.grid(),
-                                                        std::move(targets), Parallel(1)));
-  Status status;
-  const auto keep = [&status](Status next) {
-    if (status) status = std::move(next);
-  };
-  Bytes file;
-  const Contender encode{[&] {
-    const auto update = delta::EncodeUpdate(model.header(), model.inventory(), model.grid(), model.changes(),
-                                            options, Parallel(1));
-    if (update) {
-      file = update->Join();
-    } else {
-      keep(Fail(update.error()));
-    }
-  }};
-  const auto undo = [&] { keep(replica.can_undo() ? replica.Undo() : Status()); };
-  const Contender apply{[&] {
-                          auto update =
-                              delta::DecodeUpdate(file, model.inventory(), model.grid(), Parallel(1));
-                          keep(update ? replica.Stage(*std::move(update)) : Fail(update.error()));
-                          keep(replica.Commit());
-                        },
-                        undo};
-  const auto times = BestOf(rounds, {encode, apply});
-  undo();
-  DELTAWIRE_TRY(status);
-  return Outcome{name, file.size(), times[0].cpu, times[1].cpu};
+Result<Outcome> RunOurs(const WireModel& model, codec::Coding coding, int rounds) {
+  DELTAWIRE_ASSIGN(const auto wire, WireCoding::Make(model, coding, Parallel(1)));
+  Race race;
+  const auto times = BestOf(rounds, {race.Run([&] { return wire->Encode(); }),
+                                     race.Run([&] { return wire->Apply(); }, [&] { return wire->Undo(); })});
+  DELTAWIRE_TRY(race.status());
+  DELTAWIRE_TRY(wire->Undo());
+  return Outcome{std::string(pubsub::CodingName(coding)), wire->size_bytes(), times[0].cpu, times[1].cpu};
 }
 
 std::string Milliseconds(const Outcome& outcome) {
@@ -147,17 +115,17 @@ std::string Milliseconds(const Outcome& outcome) {
       1e3 * outcome.Total(kRates[1]), 1e3 * outcome.Total(kRates[2]));
 }
 
-Status AddDensity(const Settings& settings, const Density& density, Report& report) {
+Status AddDensity(const Settings& settings, const WireDensity& density, Report& report) {
   const int rounds = std::min(settings.rounds, kMostRounds);
   const WireModel model(settings.elements, density.lr, Parallel(settings.threads));
   const std::string suffix = std::string(".") + density.name;
   const auto changed = static_cast<double>(model.changed());
   std::vector<Outcome> ours;
-  using enum codec::Coding;
-  for (const auto& [coding, name] : {std::pair{kClass, "class"}, {kStep, "step"}, {kAbsolute, "absolute"}}) {
-    DELTAWIRE_ASSIGN(ours.emplace_back(), RunOurs(model, coding, name, rounds));
-    const bool dense = &density == &kDensities[0];
-    report.Add({.name = fmt::format("wire.{}.bytes_per_changed{}", name, suffix),
+  for (const auto coding : kCodings) {
+    DELTAWIRE_ASSIGN(ours.emplace_back(), RunOurs(model, coding, rounds));
+    const bool dense = density.lr == kDense.lr;
+    using enum codec::Coding;
+    report.Add({.name = fmt::format("wire.{}.bytes_per_changed{}", ours.back().name, suffix),
                 .value = static_cast<double>(ours.back().bytes) / changed,
                 .unit = "B/change",
                 .max_value = dense && coding == kStep       ? std::optional(1.16)
@@ -218,17 +186,14 @@ Status AddDensity(const Settings& settings, const Density& density, Report& repo
 // Every element at random: nothing may cost more than its bits.
 Status AddRandom(const Settings& settings, Report& report) {
   const WireModel model(std::min<uint64_t>(settings.elements, 1 << 24), 1.0f, Parallel(settings.threads));
-  for (const auto coding : {codec::Coding::kClass, codec::Coding::kStep, codec::Coding::kAbsolute}) {
-    DELTAWIRE_ASSIGN(const Outcome outcome, RunOurs(model, coding, "", 1));
-    report.Add(
-        {.name = fmt::format("wire.{}.bytes_vs_raw.random", coding == codec::Coding::kClass  ? "class"
-                                                            : coding == codec::Coding::kStep ? "step"
-                                                                                             : "absolute"),
-         .value = static_cast<double>(outcome.bytes) - 1024,
-         .unit = "B",
-         .floor = 2.0 * static_cast<double>(model.elements()),
-         .max_ratio = 1.001,
-         .note = "less 1 KiB; every element changes"});
+  for (const auto coding : kCodings) {
+    DELTAWIRE_ASSIGN(const Outcome outcome, RunOurs(model, coding, 1));
+    report.Add({.name = fmt::format("wire.{}.bytes_vs_raw.random", outcome.name),
+                .value = static_cast<double>(outcome.bytes) - 1024,
+                .unit = "B",
+                .floor = 2.0 * static_cast<double>(model.elements()),
+                .max_ratio = 1.001,
+                .note = "less 1 KiB; every element changes"});
   }
   return {};
 }
@@ -285,7 +250,8 @@ Status AddUncertain(const Settings& settings, Report& report) {
 }  // namespace
 
 Status AddPeerFigures(const Settings& settings, Report& report) {
-  for (const Density& density : kDensities) DELTAWIRE_TRY(AddDensity(settings, density, report));
+  for (const WireDensity& density : {kDense, kMid, kSparse})
+    DELTAWIRE_TRY(AddDensity(settings, density, report));
   DELTAWIRE_TRY(AddUncertain(settings, report));
   return AddRandom(settings, report);
 }
@@ -303,11 +269,9 @@ Status AddSweepFigures(const Settings& settings, Report& report) {
                   .value = bytes / changed,
                   .unit = "B/change"});
     };
-    using enum codec::Coding;
-    for (const auto& [coding, name] :
-         {std::pair{kClass, "class"}, {kStep, "step"}, {kAbsolute, "absolute"}}) {
-      DELTAWIRE_ASSIGN(const Outcome outcome, RunOurs(model, coding, name, 1));
-      add(name, static_cast<double>(outcome.bytes));
+    for (const auto coding : kCodings) {
+      DELTAWIRE_ASSIGN(const Outcome outcome, RunOurs(model, coding, 1));
+      add(outcome.name, static_cast<double>(outcome.bytes));
     }
     PeerModel tensors(model);
     EntropyFloor floor;

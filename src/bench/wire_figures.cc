@@ -4,24 +4,18 @@
 #include "bench/figures.h"
 #include "bench/floors.h"
 #include "bench/random_weights.h"
-#include "bench/timing.h"
-#include "bench/wire_model.h"
+#include "bench/wire_coding.h"
 
 namespace deltawire::bench {
 namespace {
 
-struct Density {
-  const char* name;
-  float lr;
+struct Bars {
+  WireDensity density;
   // The least memcmp / encode and memcpy / (decode and apply).
   double encode;
   double apply;
 };
-constexpr Density kDensities[] = {
-    {"dense", 4.1e-7f, 0.33, 0.42},  // 1.6 % changed
-    {"mid", 1.75e-7f, 0.45, 0.70},   // 0.7 %
-    {"sparse", 3.8e-8f, 0.58, 1.0},  // below 0.2 %
-};
+constexpr Bars kBars[] = {{kDense, 0.33, 0.42}, {kMid, 0.45, 0.70}, {kSparse, 0.58, 1.0}};
 
 // Two equal arrays as large as a model, in the kind of memory that its tensors have.
 class Copies {
@@ -45,79 +39,17 @@ class Copies {
   volatile bool equal_ = false;  // or no compiler need compare
 };
 
-// One coding of one model. Encode: from the change set that the detector gives (positions, old and new bits,
-// digests) and the new bits in host memory to the update's bytes; the choice of classes and tables, the
-// encoder's self-check, hashes and container are part of it. Decode and apply: from those bytes to the live
-// tensors; every check, the proof of the 128-bit digest, and the undo log are part of it.
-class Wire {
- public:
-  static Result<std::unique_ptr<Wire>> Make(const WireModel& model, codec::Coding coding,
-                                            const Parallel& parallel) {
-    std::unique_ptr<Wire> wire(new Wire(model, coding, parallel));
-    DELTAWIRE_TRY(wire->Encode());
-    wire->file_ = wire->update_.Join();
-    std::vector<delta::ReplicaTensor> targets;
-    for (const TensorView& view : model.old_views()) targets.push_back({{view}});
-    DELTAWIRE_ASSIGN(wire->replica_, delta::Replica::Attach(model.backends(), model.inventory(), model.grid(),
-                                                            std::move(targets), parallel));
-    return wire;
-  }
-
-  uint64_t size_bytes() const { return file_.size(); }
-  Status Encode() {
-    delta::EncodeOptions options;
-    options.coding = coding_;
-    options.source = model_.source();
-    DELTAWIRE_ASSIGN(update_, delta::EncodeUpdate(model_.header(), model_.inventory(), model_.grid(),
-                                                  model_.changes(), options, parallel_));
-    return {};
-  }
-  Status Apply() {
-    DELTAWIRE_ASSIGN(const auto update,
-                     delta::DecodeUpdate(file_, model_.inventory(), model_.grid(), parallel_));
-    DELTAWIRE_TRY(replica_->Stage(update));
-    return replica_->Commit();
-  }
-  Status Undo() { return replica_->can_undo() ? replica_->Undo() : Status(); }
-
- private:
-  Wire(const WireModel& model, codec::Coding coding, const Parallel& parallel)
-      : model_(model), coding_(coding), parallel_(parallel) {}
-
-  const WireModel& model_;
-  codec::Coding coding_;
-  Parallel parallel_;
-  delta::EncodedUpdate update_;
-  Bytes file_;
-  std::optional<delta::Replica> replica_;
-};
-
-// Contenders that keep the first error.
-class Race {
- public:
-  Contender Run(std::function<Status()> run, std::function<Status()> reset = [] { return Status(); }) {
-    return {[this, run] { Keep(run()); }, [this, reset] { Keep(reset()); }};
-  }
-  Status status() const { return status_; }
-
- private:
-  void Keep(Status next) {
-    if (status_) status_ = std::move(next);
-  }
-  Status status_;
-};
-
 void AddRatio(const std::string& name, double ratio, double least, std::string note, Report& report) {
   report.Add({.name = name, .value = ratio, .unit = "x", .min_value = least, .note = std::move(note)});
 }
 
-Status AddDensity(const Settings& settings, const Density& density, Report& report) {
-  const WireModel model(settings.elements, density.lr, Parallel(settings.threads));
-  const std::string suffix = std::string(".") + density.name;
-  const bool sparse = &density == &kDensities[2];
+Status AddDensity(const Settings& settings, const Bars& bars, Report& report) {
+  const WireModel model(settings.elements, bars.density.lr, Parallel(settings.threads));
+  const std::string suffix = std::string(".") + bars.density.name;
+  const bool sparse = bars.density.lr == kSparse.lr;
   Copies copies(model.elements());
-  DELTAWIRE_ASSIGN(const auto by_class, Wire::Make(model, codec::Coding::kClass, Parallel(1)));
-  DELTAWIRE_ASSIGN(const auto by_step, Wire::Make(model, codec::Coding::kStep, Parallel(1)));
+  DELTAWIRE_ASSIGN(const auto by_class, WireCoding::Make(model, codec::Coding::kClass, Parallel(1)));
+  DELTAWIRE_ASSIGN(const auto by_step, WireCoding::Make(model, codec::Coding::kStep, Parallel(1)));
   Race race;
   const auto undo_class = [&] { return by_class->Undo(); };
   const auto undo_step = [&] { return by_step->Undo(); };
@@ -141,9 +73,9 @@ Status AddDensity(const Settings& settings, const Density& density, Report& repo
       fmt::format("{:.2f} % changed, {:.3f} B/change; memcmp {:.1f}, memcpy {:.1f} GB/s",
                   100 * changed / elements, static_cast<double>(by_class->size_bytes()) / changed,
                   2e-9 * elements / times[0].cpu, 2e-9 * elements / times[1].cpu);
-  AddRatio("wire.class.encode_vs_memcmp" + suffix, times[0].cpu / times[2].cpu, density.encode,
+  AddRatio("wire.class.encode_vs_memcmp" + suffix, times[0].cpu / times[2].cpu, bars.encode,
            fmt::format("{:.2f} ms; {}", 1e3 * times[2].cpu, note), report);
-  AddRatio("wire.class.decode_apply_vs_memcpy" + suffix, times[1].cpu / times[3].cpu, density.apply,
+  AddRatio("wire.class.decode_apply_vs_memcpy" + suffix, times[1].cpu / times[3].cpu, bars.apply,
            fmt::format("{:.2f} ms; with digest, checks and undo log", 1e3 * times[3].cpu), report);
   if (sparse) {
     AddRatio("wire.step.decode_apply_vs_class" + suffix, times[3].cpu / times[5].cpu, 2,
@@ -153,11 +85,11 @@ Status AddDensity(const Settings& settings, const Density& density, Report& repo
 }
 
 Status AddThreads(const Settings& settings, Report& report) {
-  const WireModel model(settings.elements, kDensities[1].lr, Parallel(settings.threads));
-  DELTAWIRE_ASSIGN(const auto one, Wire::Make(model, codec::Coding::kClass, Parallel(1)));
-  DELTAWIRE_ASSIGN(const auto two, Wire::Make(model, codec::Coding::kClass, Parallel(2)));
+  const WireModel model(settings.elements, kMid.lr, Parallel(settings.threads));
+  DELTAWIRE_ASSIGN(const auto one, WireCoding::Make(model, codec::Coding::kClass, Parallel(1)));
+  DELTAWIRE_ASSIGN(const auto two, WireCoding::Make(model, codec::Coding::kClass, Parallel(2)));
   Race race;
-  const auto both = [](Wire& wire) -> Status {
+  const auto both = [](WireCoding& wire) -> Status {
     DELTAWIRE_TRY(wire.Encode());
     return wire.Apply();
   };
@@ -196,7 +128,7 @@ Status AddDigest(const Settings& settings, Report& report) {
 }  // namespace
 
 Status AddWireFigures(const Settings& settings, Report& report) {
-  for (const Density& density : kDensities) DELTAWIRE_TRY(AddDensity(settings, density, report));
+  for (const Bars& bars : kBars) DELTAWIRE_TRY(AddDensity(settings, bars, report));
   DELTAWIRE_TRY(AddDigest(settings, report));
   return AddThreads(settings, report);
 }

@@ -13,7 +13,7 @@ constexpr uint64_t kColumns = 1024;
 
 format::Inventory MakeInventory(uint64_t elements) {
   format::Inventory inventory{.cast_rule = "BF16 as it is", .tensors = {}};
-  const auto add = [&](std::string name, Shape shape) {
+  const auto add = [&](std::string name, const Shape& shape) {
     inventory.tensors.push_back({.name = std::move(name), .shape = shape, .grid = DefaultGrid(shape)});
   };
   for (uint64_t i = 0; i < kMatrices; ++i) {
@@ -65,7 +65,8 @@ WireModel::WireModel(uint64_t elements, float lr, const Parallel& parallel)
 
 void WireModel::Fill(uint32_t tensor, float lr) {
   const bool norm = tensor % 2 == 1;
-  const float place = static_cast<float>(tensor / 2) / (kMatrices - 1);
+  const uint32_t matrix = tensor / 2;
+  const float place = static_cast<float>(matrix) / (kMatrices - 1);
   const float deviation = norm ? 0.1f : 0.01f * std::pow(5.0f, place);
   NearNormal random(200 + tensor);
   std::vector<float> weights(kColumns);

@@ -14,6 +14,15 @@
 
 namespace deltawire::bench {
 
+// The learning rates at which figures are taken, by the share of elements that they change.
+struct WireDensity {
+  const char* name;
+  float lr;
+};
+inline constexpr WireDensity kDense{"dense", 4.1e-7f};    // 1.5 %
+inline constexpr WireDensity kMid{"mid", 1.75e-7f};       // 0.7 %
+inline constexpr WireDensity kSparse{"sparse", 3.8e-8f};  // below 0.2 %
+
 class WireModel {
  public:
   // Sixteen matrices, `elements` (a multiple of 2^20) in all, and as many norms of 1024.

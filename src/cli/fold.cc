@@ -1,6 +1,4 @@
 // deltawire fold BASE PATCH... -o OUT
-#include <filesystem>
-
 #include "cli/command.h"
 #include "cli/patch_options.h"
 #include "pubsub/coding_name.h"
@@ -11,26 +9,20 @@ namespace {
 struct Options {
   std::string base;
   std::vector<std::string> patches;
-  std::string out;
+  NewPatch out;
   std::string coding = "absolute";
-  bool force = false;
-  std::shared_ptr<int> threads;
 };
 
 Result<ExitCode> Run(Session& session, const Options& options) {
-  std::error_code error;
-  if (!options.force && std::filesystem::exists(options.out, error)) {
-    return Fail(Code::kExists, "{} exists already; remove it, choose another name, or give --force",
-                options.out);
-  }
-  auto patch = MakePatchOptions(session.out, *options.threads, "folding");
+  DELTAWIRE_TRY(options.out.Check());
+  auto patch = MakePatchOptions(session.out, *options.out.threads, "folding");
   DELTAWIRE_ASSIGN(patch.coding, pubsub::CodingFromName(options.coding));
   DELTAWIRE_ASSIGN(const auto version,
-                   pubsub::FoldPatches(options.base, options.patches, options.out, patch));
+                   pubsub::FoldPatches(options.base, options.patches, options.out.path, patch));
   if (session.out.json) {
     Json json = {{"base_path", options.base},
                  {"patches", options.patches},
-                 {"output", options.out},
+                 {"output", options.out.path},
                  {"coding", options.coding}};
     json.update(VersionJson(version));
     session.out.JsonLine(json);
@@ -39,9 +31,8 @@ Result<ExitCode> Run(Session& session, const Options& options) {
   session.out.Facts(
       {{"folded", fmt::format("{} patches", options.patches.size())},
        {"changed", ChangedText(version.changed, version.total)},
-       {"patch", options.out},
-       {"bytes", fmt::format("{} ({} a changed element)", CountText(version.bytes),
-                             BytesPerChangeText(version.bytes, version.changed))},
+       {"patch", options.out.path},
+       {"bytes", PatchBytesText(version)},
        {"applies to", options.coding == "absolute" ? "the base and every result on the way" : "the base"},
        {"digest", version.digest.Hex() + ", proved"},
        {"seconds", fmt::format("{:.2f}", version.seconds)}});
@@ -60,14 +51,12 @@ void AddFold(CLI::App& app, Session& session) {
   command->add_option("BASE", options->base, "the checkpoint that the first patch was made from")->required();
   command->add_option("PATCH", options->patches, "patches, each made from the result of the one before")
       ->required();
-  command->add_option("-o,--output", options->out, "the patch to write, a safetensors file")->required();
   command
       ->add_option("--coding", options->coding,
                    "absolute (applies to the base and to every result on the way), class (smallest) or step")
       ->check(CLI::IsMember({"absolute", "class", "step"}))
       ->capture_default_str();
-  command->add_flag("--force", options->force, "replace an existing output file");
-  options->threads = AddThreads(command);
+  options->out.AddTo(command);
 }
 
 }  // namespace deltawire::cli

@@ -1,5 +1,7 @@
 #include "cli/patch_options.h"
 
+#include <filesystem>
+
 #include "store/open.h"
 
 namespace deltawire::cli {
@@ -17,6 +19,23 @@ pubsub::PatchOptions MakePatchOptions(Output& out, int threads, const std::strin
   options.parallel = Parallel(threads);
   options.progress = out.Progress(label);
   return options;
+}
+
+void NewPatch::AddTo(CLI::App* command) {
+  command->add_option("-o,--output", path, "the patch to write, a safetensors file")->required();
+  command->add_flag("--force", force, "replace an existing output file");
+  threads = AddThreads(command);
+}
+
+Status NewPatch::Check() const {
+  std::error_code error;
+  if (force || !std::filesystem::exists(path, error)) return {};
+  return Fail(Code::kExists, "{} exists already; remove it, choose another name, or give --force", path);
+}
+
+std::string PatchBytesText(const pubsub::Version& version) {
+  return fmt::format("{} ({} a changed element)", CountText(version.bytes),
+                     BytesPerChangeText(version.bytes, version.changed));
 }
 
 Result<sync::Catalog> OpenCatalog(const std::string& url) {

@@ -16,6 +16,18 @@ namespace deltawire::cli {
 std::shared_ptr<int> AddThreads(CLI::App* command);
 pubsub::PatchOptions MakePatchOptions(Output& out, int threads, const std::string& label);
 
+// What commands that write a patch share: -o, --force and --threads; kExists without --force.
+struct NewPatch {
+  std::string path;
+  bool force = false;
+  std::shared_ptr<int> threads;
+
+  void AddTo(CLI::App* command);
+  Status Check() const;
+};
+// "1,234 (0.95 a changed element)".
+std::string PatchBytesText(const pubsub::Version& version);
+
 // The store behind a URL or folder that must exist, as a catalog.
 Result<sync::Catalog> OpenCatalog(const std::string& url);
 

@@ -91,8 +91,6 @@ Result<EncodedUpdate> Fold::Encode(format::UpdateHeader header, EncodeOptions op
           format::kMostMoreBases + 1, between_.size() + 1);
     }
     header.more_bases = between_;
-    // One that the updates came back to is where the fold leads, or where it starts.
-    std::erase_if(header.more_bases, [&](const Digest& state) { return state == *header.base_digest; });
   }
   std::vector<ChangedTensor> tensors;
   for (const auto& [place, staged] : base_.staged()) {

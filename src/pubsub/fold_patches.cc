@@ -1,10 +1,9 @@
-#include <filesystem>
-
 #include "delta/fold.h"
 #include "pubsub/checkpoint.h"
 #include "pubsub/file_io.h"
 #include "pubsub/loaded_patch.h"
 #include "pubsub/patch_file.h"
+#include "pubsub/temporary_copy.h"
 
 namespace deltawire::pubsub {
 namespace {
@@ -12,27 +11,13 @@ namespace {
 // Patches of folds say this where others say who made them.
 constexpr std::string_view kFoldWriter = "fold";
 
-Status CheckOutput(const std::string& out, const std::string& base, const std::vector<std::string>& patches) {
-  std::error_code error;
-  for (const std::string& patch : patches) {
-    if (!std::filesystem::equivalent(patch, out, error)) continue;
-    return Fail(Code::kInvalidArgument, "the fold {} would be written over the patch {} that it is made of",
-                out, patch);
-  }
-  if (std::filesystem::equivalent(base, out, error) ||
-      std::filesystem::equivalent(base, std::filesystem::absolute(out).parent_path(), error)) {
-    return Fail(Code::kInvalidArgument, "the fold {} would be written over or into its base {}", out, base);
-  }
-  return {};
-}
-
 }  // namespace
 
 Result<Version> FoldPatches(const std::string& base_path, const std::vector<std::string>& patches,
                             const std::string& out, const PatchOptions& options) {
   const Stopwatch watch(*options.clock);
   if (patches.empty()) return Fail(Code::kInvalidArgument, "no patch to fold");
-  DELTAWIRE_TRY(CheckOutput(out, base_path, patches));
+  DELTAWIRE_TRY(CheckPatchOutput(out, {base_path}, patches));
   DELTAWIRE_ASSIGN(const Checkpoint base, Checkpoint::Open(base_path));
   DELTAWIRE_ASSIGN(const format::Inventory inventory, base.MakeInventory());
   const delta::GridIndex grid(inventory);

@@ -1,6 +1,5 @@
 #include "pubsub/patch_file.h"
 
-#include <filesystem>
 #include <mutex>
 #include <numeric>
 
@@ -13,8 +12,6 @@
 
 namespace deltawire::pubsub {
 namespace {
-
-namespace fs = std::filesystem;
 
 // What standalone patches say where a run's would name run, writer and version.
 constexpr std::string_view kPatchRun = "patch";
@@ -63,14 +60,7 @@ Version Describe(const LoadedPatch& patch) {
 Result<Version> DiffCheckpoints(const std::string& old_path, const std::string& new_path,
                                 const std::string& out, const PatchOptions& options) {
   const Stopwatch watch(*options.clock);
-  for (const std::string& input : {old_path, new_path}) {
-    std::error_code error;
-    if (fs::equivalent(input, out, error) || fs::equivalent(input, fs::absolute(out).parent_path(), error)) {
-      return Fail(Code::kInvalidArgument,
-                  "the patch {} would be written over or into the checkpoint {} that it is made of", out,
-                  input);
-    }
-  }
+  DELTAWIRE_TRY(CheckPatchOutput(out, {old_path, new_path}));
   DELTAWIRE_ASSIGN(const Checkpoint was, Checkpoint::Open(old_path));
   DELTAWIRE_ASSIGN(const Checkpoint now, Checkpoint::Open(new_path));
   DELTAWIRE_ASSIGN(const format::Inventory inventory, was.MakeInventory());

@@ -68,4 +68,24 @@ Result<std::string> NewOutput(const std::string& out) {
   return path;
 }
 
+Status CheckPatchOutput(const std::string& out, const std::vector<std::string>& checkpoints,
+                        const std::vector<std::string>& patches) {
+  std::error_code error;
+  for (const std::string& input : checkpoints) {
+    if (!fs::equivalent(input, out, error) &&
+        !fs::equivalent(input, fs::absolute(out).parent_path(), error)) {
+      continue;
+    }
+    return Fail(Code::kInvalidArgument,
+                "the patch {} would be written over or into the checkpoint {} that it is made of", out,
+                input);
+  }
+  for (const std::string& input : patches) {
+    if (!fs::equivalent(input, out, error)) continue;
+    return Fail(Code::kInvalidArgument, "the patch {} would be written over the patch {} that it is made of",
+                out, input);
+  }
+  return {};
+}
+
 }  // namespace deltawire::pubsub

@@ -2,6 +2,7 @@
 #pragma once
 
 #include <string>
+#include <vector>
 
 #include "base/status.h"
 
@@ -32,5 +33,9 @@ class TemporaryCopy {
 
 // `out` as a path without slashes at its end; kExists when something is there.
 Result<std::string> NewOutput(const std::string& out);
+// kInvalidArgument when the patch `out` would be written over one of the checkpoints or patches that it is
+// made of, or into one of the checkpoints.
+Status CheckPatchOutput(const std::string& out, const std::vector<std::string>& checkpoints,
+                        const std::vector<std::string>& patches = {});
 
 }  // namespace deltawire::pubsub
